@@ -1,0 +1,13 @@
+"""The two errors a caller is meant to handle.
+
+Messages say what was expected, what came and what to do. They never contain a
+value read from private rows.
+"""
+
+
+class InputError(ValueError):
+    """What the caller passed cannot be used; the command line exits with code 2."""
+
+
+class BudgetError(RuntimeError):
+    """The privacy budget does not allow what was asked; nothing was released."""

@@ -1,0 +1,1 @@
+"""Assembly with scikit-learn manners: budget and rows in, released density out."""

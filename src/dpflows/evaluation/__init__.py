@@ -1,0 +1,1 @@
+"""Likelihoods and pictures that read real rows; marked NOT PRIVATE unless charged."""

@@ -1,0 +1,1 @@
+"""Exact-likelihood maps of one row. Knows no data and no privacy."""

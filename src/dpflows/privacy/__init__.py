@@ -1,0 +1,1 @@
+"""What each release costs and who pays. Knows no models."""

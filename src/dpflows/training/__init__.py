@@ -1,0 +1,1 @@
+"""Where rows meet parameters: batches, clipping, noise, the loop."""
