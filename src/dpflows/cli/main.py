@@ -1,0 +1,150 @@
+"""The command ``dpflows``: finds the verb, runs it, turns failures into one line.
+
+A verb is one module with one function, and one line in ``VERBS``. Only the verb
+that is asked for is imported, and verbs import the library inside their function,
+so that ``dpflows --help`` answers at once.
+"""
+
+import dataclasses
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import dpflows
+from dpflows.cli import output
+from dpflows.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """Where a verb's function lives and how it is used.
+
+    Example:
+        >>> Verb("dpflows.cli.output", "print_json", "dpflows ...").function().__name__
+        'print_json'
+    """
+
+    module: str
+    name: str
+    example: str
+
+    def function(self) -> Any:
+        """Import the verb's module and return its function."""
+        return getattr(importlib.import_module(self.module), self.name)
+
+
+VERBS: dict[str, Verb] = {
+    "demo": Verb("dpflows.cli.demo", "demo", "dpflows demo --output demo"),
+    "account": Verb(
+        "dpflows.cli.account",
+        "account",
+        "dpflows account --rows 30000 --batch-size 500 --steps 600",
+    ),
+}
+
+
+def build(verbs: Mapping[str, Verb]) -> typer.Typer:
+    """The command-line application over a table of verbs.
+
+    Example:
+        >>> build({}).info.name
+        'dpflows'
+    """
+
+    class Verbs(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(verbs)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            if cmd_name not in verbs:
+                raise InputError(_unknown(cmd_name, list(verbs)))
+            return _command(cmd_name, verbs[cmd_name])
+
+    application = typer.Typer(
+        name="dpflows",
+        cls=Verbs,
+        add_completion=False,
+        rich_markup_mode=None,
+        epilog="Example: " + next((verb.example for verb in verbs.values()), "dpflows --version"),
+    )
+    application.callback()(_root)
+    return application
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Exit codes: 0 success, 1 a bug in dpflows, 2 the user's mistake or an exhausted
+    budget, 130 interrupted.
+
+    Example:
+        >>> main(["--version"])
+        Traceback (most recent call last):
+            ...
+        SystemExit: 0
+    """
+    sys.exit(run(app, sys.argv[1:] if arguments is None else arguments))
+
+
+def run(application: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; failures become one line on stderr.
+
+    Example:
+        >>> run(build({}), ["--version"]) == 0
+        dpflows ...
+        True
+    """
+    # accepted before and after the verb, since that is where people type it
+    debug = "--debug" in arguments
+    words = [word for word in arguments if word != "--debug"] or ["--help"]
+    command: Any = typer.main.get_command(application)
+    try:
+        with command.make_context("dpflows", words) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        return done.exit_code
+    except BrokenPipeError:
+        output.silence_stdout()
+        return output.SUCCESS
+    except (Exception, KeyboardInterrupt) as error:
+        return output.report_failure(error, debug=debug)
+    return output.SUCCESS
+
+
+def _command(name: str, verb: Verb) -> Any:
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, epilog=f"Example: {verb.example}")(verb.function())
+    return typer.main.get_command(single)
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "see dpflows --help"
+    return f"verb must be one of {', '.join(known)}, got {name!r}; {hint}"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dpflows {dpflows.__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False,
+) -> None:
+    """Differentially private densities, synthetic tables and anomaly detectors."""
+
+
+app = build(VERBS)

@@ -1,0 +1,280 @@
+"""Files that are whole or absent, and never run code when they are read.
+
+A ``.dpflow`` file is a safetensors file whose metadata holds one JSON document:
+the format's version, a digest of the content, and the caller's header. The digest
+notices damage; it is no signature, so a stranger's file is to be trusted no more
+than the stranger.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NoReturn, TypeVar
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from dpflows.errors import InputError
+
+FORMAT_VERSION = 1
+MAX_FILE_BYTES = 2**31
+MAX_HEADER_BYTES = 2**24
+MAX_ARRAYS = 10_000
+MAX_DIMENSIONS = 8
+
+#: Array types a file may hold, by safetensors' name.
+DTYPES: dict[str, str] = {
+    "BOOL": "bool",
+    "F32": "float32",
+    "F64": "float64",
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
+
+_METADATA = "__metadata__"
+_DOCUMENT = "dpflow"
+_LENGTH_BYTES = 8
+
+Kind = TypeVar("Kind")
+
+
+class _Rejected(Exception):
+    """Why a file cannot be read, in words that quote nothing from it."""
+
+
+@contextlib.contextmanager
+def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Write a file under a temporary name and move it into place at the end.
+
+    Guarantee:
+        Whatever happens, ``path`` holds the old content or the whole new content.
+        The temporary file is readable by its owner alone, lies in the same folder
+        and is removed when the block raises, also on Ctrl-C.
+
+    Example:
+        >>> folder = tempfile.mkdtemp()
+        >>> with write_atomically(f"{folder}/note.txt") as file:
+        ...     _ = file.write(b"whole")
+        >>> os.listdir(folder)
+        ['note.txt']
+    """
+    target = Path(path)
+    with _explained(target), _temporary_beside(target) as (file, name):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(name, target)
+        _sync_folder(target.parent)
+
+
+def write_model(
+    path: str | os.PathLike[str], *, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Write a ``.dpflow`` file: a JSON header and named arrays.
+
+    Equal content gives equal bytes.
+
+    Example:
+        >>> path = f"{tempfile.mkdtemp()}/model.dpflow"
+        >>> write_model(path, header={"kind": "flow"}, arrays={"shift": np.zeros(2)})
+        >>> read_model(path)[0]
+        {'kind': 'flow'}
+    """
+    plain = {name: _storable(name, array) for name, array in arrays.items()}
+    # once through JSON, so that the digest is taken of what will be read
+    read_back = json.loads(_to_json(dict(header)))
+    document = {
+        "format_version": FORMAT_VERSION,
+        "digest": _digest(_to_json(read_back), plain),
+        "header": read_back,
+    }
+    content = safetensors.numpy.save(plain, metadata={_DOCUMENT: _to_json(document)})
+    with write_atomically(path) as file:
+        file.write(content)
+
+
+def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read what ``write_model`` wrote.
+
+    Guarantee:
+        No code from the file is run, no size in it is believed before it was
+        compared with the file's own size, and no message quotes its content.
+
+    Raises:
+        InputError: the file is missing, damaged, not a dpflows model, or newer
+            than this version of dpflows.
+
+    Example:
+        >>> path = f"{tempfile.mkdtemp()}/model.dpflow"
+        >>> write_model(path, header={}, arrays={"shift": np.arange(3)})
+        >>> read_model(path)[1]["shift"].tolist()
+        [0, 1, 2]
+    """
+    try:
+        return _parse(_read_bounded(Path(path)))
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror}; check the path") from None
+    except _Rejected as reason:
+        raise InputError(
+            f"model file must be whole and written by this dpflows or an older one, but {reason}; "
+            f"got {str(path)!r}, get the file again or upgrade dpflows"
+        ) from None
+
+
+@contextlib.contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    if target.is_dir():
+        raise InputError(f"output must be a file, got the folder {str(target)!r}; add a file name")
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write {str(target)!r}: {error.strerror}; choose a folder that exists, "
+            "is writable and has room"
+        ) from error
+
+
+@contextlib.contextmanager
+def _temporary_beside(target: Path) -> Iterator[tuple[IO[bytes], str]]:
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".dpflows-", suffix=".part")
+    try:
+        with open(descriptor, "wb") as file:
+            yield file, name
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _storable(name: str, array: np.ndarray) -> np.ndarray:
+    kind = np.asarray(array).dtype.name
+    if kind not in DTYPES.values():
+        raise InputError(f"array {name!r} must be float, integer or bool, got {kind}; convert it")
+    if name in ("", _METADATA):
+        raise InputError(f"array name must not be {name!r}; rename it")
+    # safetensors reads the memory as it lies: own byte order, C order
+    return np.asarray(array, dtype=np.dtype(kind), order="C")
+
+
+def _to_json(value: Any) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        raise InputError("header must be plain JSON with finite numbers; convert it") from None
+
+
+def _digest(header: str, arrays: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(_to_json([name, array.dtype.name, array.shape]).encode())
+        digest.update(array.tobytes())
+    digest.update(header.encode())
+    return digest.hexdigest()
+
+
+def _read_bounded(path: Path) -> bytes:
+    # opening a pipe would wait for a writer, so the kind of file is asked first
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise _Rejected("it is not a regular file")
+    if found.st_size > MAX_FILE_BYTES:
+        raise _Rejected(f"it is larger than {MAX_FILE_BYTES} bytes")
+    with path.open("rb") as file:
+        return file.read(found.st_size)
+
+
+def _parse(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    entries = _from_json(_safetensors_header(content))
+    document = _from_json(_expect(_expect(entries.pop(_METADATA, None), dict).get(_DOCUMENT), str))
+    _check_version(document.get("format_version"))
+    _check_entries(entries)
+    header = _expect(document.get("header"), dict)
+    arrays = _load_arrays(content)
+    if _digest(_to_json(header), arrays) != document.get("digest"):
+        raise _Rejected("its content does not match its digest")
+    return header, arrays
+
+
+def _safetensors_header(content: bytes) -> str:
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    if length > min(MAX_HEADER_BYTES, len(content) - _LENGTH_BYTES):
+        raise _Rejected("its header is cut off or too long")
+    try:
+        return content[_LENGTH_BYTES : _LENGTH_BYTES + length].decode("utf-8")
+    except UnicodeDecodeError:
+        raise _Rejected("its header is not text") from None
+
+
+def _from_json(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_without_repeats,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
+    except (ValueError, RecursionError):
+        raise _Rejected("its header is not valid JSON") from None
+    return _expect(value, dict)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a name appears twice")
+    return dict(pairs)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError("not a finite number")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        raise ValueError("not a finite number")
+    return value
+
+
+def _expect(value: Any, kind: type[Kind]) -> Kind:
+    if not isinstance(value, kind):
+        raise _Rejected("its header lacks a part or has it in the wrong form")
+    return value
+
+
+def _check_version(version: Any) -> None:
+    if type(version) is not int or version < 1:
+        raise _Rejected("its format version is missing")
+    if version > FORMAT_VERSION:
+        raise _Rejected("a newer dpflows wrote it")
+
+
+def _check_entries(entries: dict[str, Any]) -> None:
+    if len(entries) > MAX_ARRAYS:
+        raise _Rejected(f"it holds more than {MAX_ARRAYS} arrays")
+    for entry in entries.values():
+        if _expect(entry, dict).get("dtype") not in DTYPES:
+            raise _Rejected("an array has a type that models do not use")
+        if len(_expect(entry.get("shape"), list)) > MAX_DIMENSIONS:
+            raise _Rejected(f"an array has more than {MAX_DIMENSIONS} dimensions")
+
+
+def _load_arrays(content: bytes) -> dict[str, np.ndarray]:
+    try:
+        return safetensors.numpy.load(content)
+    except (safetensors.SafetensorError, ValueError, OverflowError, KeyError):
+        raise _Rejected("its arrays do not fill the file exactly") from None
