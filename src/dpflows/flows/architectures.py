@@ -1,0 +1,203 @@
+"""Flow families by name: recipes that only assemble maps.
+
+A family is one entry of ``ARCHITECTURES``: how to make one block from data to latent
+space, which scalar transformers it accepts, and which direction takes a single pass.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from flowjax.bijections import (
+    AbstractBijection,
+    Chain,
+    Coupling,
+    Flip,
+    Invert,
+    MaskedAutoregressive,
+    Scan,
+)
+from flowjax.distributions import AbstractDistribution, Transformed
+from jaxtyping import PRNGKeyArray
+
+from dpflows.errors import InputError
+from dpflows.flows.base import gaussian
+from dpflows.flows.layers import BoundedAffine
+from dpflows.flows.transformers import (
+    Additive,
+    Affine,
+    RationalQuadratic,
+    Transformer,
+    TransformerName,
+)
+
+_START = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What makes a family.
+
+    Attributes:
+        block: One block, a bijection of ``dim`` columns, from a key.
+        transformers: The scalar maps it accepts; the first is its own choice.
+        single_pass: The direction that needs one network evaluation per block.
+        last: A map after all blocks, if the family has one.
+    """
+
+    block: "Callable[[Architecture, int, PRNGKeyArray], AbstractBijection]"
+    transformers: tuple[TransformerName, ...] = ("affine", "spline")
+    single_pass: Literal["density", "sampling"] = "density"
+    last: Callable[[int], AbstractBijection] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A flow's shape in plain numbers; ``dataclasses.asdict`` gives its JSON.
+
+    Attributes:
+        name: A key of ``ARCHITECTURES``.
+        width: Units per hidden layer of each conditioner.
+        depth: Hidden layers of each conditioner.
+        blocks: How many blocks are stacked.
+        transformer: The scalar map; None takes the family's own.
+        knots: Inner knots of a spline.
+        interval: Splines act on [-interval, interval] and are the identity outside.
+
+    Example:
+        >>> import jax.random as jr
+        >>> flow = Architecture("maf", width=8, blocks=2).build(3, key=jr.key(0))
+        >>> flow.sample(jr.key(1), (5,)).shape
+        (5, 3)
+    """
+
+    name: str = "nsf"
+    width: int = 64
+    depth: int = 2
+    blocks: int = 3
+    transformer: TransformerName | None = None
+    knots: int = 8
+    interval: float = 4.0
+
+    def __post_init__(self) -> None:
+        _require_choice("name", self.name, ARCHITECTURES)
+        for field in ("width", "depth", "blocks", "knots"):
+            _require_count(field, getattr(self, field))
+        if not 0 < self.interval < float("inf"):
+            raise InputError(f"interval must be positive and finite, got {self.interval!r}")
+        if self.transformer is not None:
+            _require_choice("transformer", self.transformer, self._recipe.transformers)
+
+    @property
+    def _recipe(self) -> Recipe:
+        return ARCHITECTURES[self.name]
+
+    def scalar_map(self) -> Transformer:
+        """The transformer that the conditioners parameterise."""
+        chosen = self.transformer or self._recipe.transformers[0]
+        if chosen == "spline":
+            return RationalQuadratic(self.knots, float(self.interval))
+        return Additive() if chosen == "additive" else Affine()
+
+    def build(
+        self, dim: int, *, key: PRNGKeyArray, base: AbstractDistribution | None = None
+    ) -> Transformed:
+        """A fresh flow over ``dim`` columns, near the identity map of its base.
+
+        Args:
+            dim: Number of columns.
+            key: Where the initial weights come from.
+            base: Latent distribution of shape ``(dim,)``; a standard Gaussian if None.
+        """
+        _require_count("dim", dim)
+        base = gaussian(dim) if base is None else base
+        if base.shape != (dim,):
+            raise InputError(f"base must have shape ({dim},), got {base.shape}")
+        return Transformed(base, self._bijection(dim, key))
+
+    def _bijection(self, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+        make = functools.partial(self._recipe.block, self, dim)
+        stack: AbstractBijection = Scan(eqx.filter_vmap(make)(jr.split(key, self.blocks)))
+        if self._recipe.last is not None:
+            stack = Chain([stack, self._recipe.last(dim)])
+        return stack if self._recipe.single_pass == "sampling" else Invert(stack)
+
+
+def _require_choice(field: str, value: object, choices: Any) -> None:
+    if value not in choices:
+        raise InputError(f"{field} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _require_count(field: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{field} must be a whole number of at least 1, got {value!r}")
+
+
+def _made(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    """A masked network that writes each column's transformer from the columns before it."""
+    scalar = arch.scalar_map()
+    if dim == 1:
+        return scalar.elementwise(dim)
+    made = MaskedAutoregressive(
+        key,
+        transformer=scalar.identity(),
+        dim=dim,
+        nn_width=arch.width,
+        nn_depth=arch.depth,
+    )
+    return eqx.tree_at(
+        lambda m: (m.masked_autoregressive_mlp, m.transformer_constructor),
+        made,
+        (_quiet(made.masked_autoregressive_mlp), scalar),
+    )
+
+
+def _coupling(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    """A network that writes the second half's transformers from the first half."""
+    scalar = arch.scalar_map()
+    if dim == 1:
+        return scalar.elementwise(dim)
+    coupling = Coupling(
+        key,
+        transformer=scalar.identity(),
+        untransformed_dim=dim // 2,
+        dim=dim,
+        nn_width=arch.width,
+        nn_depth=arch.depth,
+    )
+    return eqx.tree_at(
+        lambda c: (c.conditioner, c.transformer_constructor),
+        coupling,
+        (_quiet(coupling.conditioner), scalar),
+    )
+
+
+def _quiet(network: eqx.nn.MLP) -> eqx.nn.MLP:
+    """Shrink the last layer, so that a fresh flow is near the identity."""
+    last = network.layers[-1]
+    soft = jax.tree.map(lambda a: _START * a if eqx.is_inexact_array(a) else a, last)
+    soft = eqx.tree_at(lambda layer: layer.bias, soft, replace_fn=jnp.zeros_like)
+    return eqx.tree_at(lambda mlp: mlp.layers[-1], network, soft)
+
+
+def _act_norm(dim: int) -> AbstractBijection:
+    return BoundedAffine(jnp.zeros(dim), jnp.zeros(dim))
+
+
+def _reverse(dim: int) -> AbstractBijection:
+    return Flip((dim,))  # type: ignore[call-arg]  # its cond_shape is a constant
+
+
+def _autoregressive(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    return Chain([_made(arch, dim, key), _reverse(dim), _act_norm(dim)])
+
+
+ARCHITECTURES: dict[str, Recipe] = {
+    "maf": Recipe(_autoregressive),
+    "nsf": Recipe(_autoregressive, ("spline", "affine")),
+}

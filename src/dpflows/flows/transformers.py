@@ -1,0 +1,98 @@
+"""Scalar maps whose parameters a conditioner network writes.
+
+They are frozen dataclasses, hence hashable by value: two flows of one architecture
+share their compiled code.
+"""
+
+import abc
+import dataclasses
+from typing import ClassVar, Literal, final
+
+import equinox as eqx
+import jax.numpy as jnp
+from flowjax.bijections import AbstractBijection, Loc, Vmap
+from jaxtyping import Array, Float
+
+from dpflows.flows.layers import BoundedAffine, Spline
+
+TransformerName = Literal["additive", "affine", "spline"]
+
+
+class Transformer(abc.ABC):
+    """Turns a parameter vector into a scalar bijection; zeros give the identity."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """How many parameters one column needs."""
+
+    @abc.abstractmethod
+    def __call__(self, params: Float[Array, " size"]) -> AbstractBijection:
+        """The bijection these parameters describe."""
+
+    def identity(self) -> AbstractBijection:
+        """The bijection at zero parameters."""
+        return self(jnp.zeros(self.size))
+
+    def elementwise(self, dim: int) -> AbstractBijection:
+        """One independent copy per column with free parameters, for rows too short to condition."""
+        return Vmap(eqx.filter_vmap(self)(jnp.zeros((dim, self.size))), in_axes=eqx.if_array(0))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Additive(Transformer):
+    """``x + t``: the transformer of NICE (Dinh et al., 2014).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(Additive()(jnp.ones(1)).transform(jnp.array(1.0)))
+        2.0
+    """
+
+    size: ClassVar[int] = 1
+
+    def __call__(self, params: Float[Array, " size"]) -> AbstractBijection:
+        """A shift."""
+        return Loc(params[0])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Affine(Transformer):
+    """``(x - t) exp(-s)`` with bounded ``s``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(Affine()(jnp.array([1.0, 0.0])).transform(jnp.array(1.0)))
+        0.0
+    """
+
+    size: ClassVar[int] = 2
+
+    def __call__(self, params: Float[Array, " size"]) -> AbstractBijection:
+        """A bounded affine map."""
+        return BoundedAffine(params[0], params[1])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RationalQuadratic(Transformer):
+    """A monotone spline with ``knots`` inner knots on [-interval, interval].
+
+    Example:
+        >>> RationalQuadratic(knots=8, interval=4.0).size
+        26
+    """
+
+    knots: int
+    interval: float
+
+    @property
+    def size(self) -> int:
+        """Widths, heights and inner derivatives."""
+        return 3 * self.knots + 2
+
+    def __call__(self, params: Float[Array, " size"]) -> AbstractBijection:
+        """A rational-quadratic spline."""
+        return Spline(params, self.interval)
