@@ -6,6 +6,7 @@ of events may be published. Accountants interpret events; events know no account
 """
 
 import dataclasses
+import math
 from typing import Any, ClassVar, Literal, get_args
 
 from dpflows.errors import InputError
@@ -13,6 +14,25 @@ from dpflows.errors import InputError
 Neighbours = Literal["zero-out", "add-remove", "replace-one"]
 Sampling = Literal["poisson", "uniform"]
 NEIGHBOURS: tuple[Neighbours, ...] = get_args(Neighbours)
+SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a word that is not one of ``choices``, naming the parameter."""
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse anything but a positive finite number, naming the parameter."""
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a positive finite number, got {value}")
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    """Refuse a whole number below ``least``, naming the parameter."""
+    if value < least:
+        raise InputError(f"{name} must be at least {least}, got {value}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +52,22 @@ class Sensitivity:
     add_remove: float
     replace_one: float
 
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{field.name} must be finite and not negative, got {value}")
+
+    @classmethod
+    def uniformly(cls, bound: float) -> "Sensitivity":
+        """The same bound whatever the neighbour relation.
+
+        Example:
+            >>> Sensitivity.uniformly(0.5).under("add-remove")
+            0.5
+        """
+        return cls(bound, bound, bound)
+
     @classmethod
     def of_sum(cls, bound: float) -> "Sensitivity":
         """A sum over rows, each contributing at most ``bound`` in any direction."""
@@ -50,6 +86,9 @@ class Event:
     purpose: str = ""
     count: int = 1
 
+    def __post_init__(self) -> None:
+        check_at_least("count", self.count, 1)
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description; ``event_from_dict`` reads it back."""
         return {"kind": self.kind, **dataclasses.asdict(self)}
@@ -63,6 +102,10 @@ class GaussianEvent(Event):
     noise: float
     sensitivity: Sensitivity
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("noise", self.noise)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaplaceEvent(Event):
@@ -72,6 +115,10 @@ class LaplaceEvent(Event):
     scale: float
     sensitivity: Sensitivity
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("scale", self.scale)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DiscreteLaplaceEvent(Event):
@@ -80,6 +127,10 @@ class DiscreteLaplaceEvent(Event):
     kind: ClassVar[str] = "discrete-laplace"
     scale: float
     sensitivity: Sensitivity
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("scale", self.scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,6 +161,11 @@ class ApproximateEvent(Event):
     epsilon: Sensitivity
     delta: float
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.delta < 1:
+            raise InputError(f"delta must be in [0, 1), got {self.delta}")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZCDPEvent(Event):
@@ -137,10 +193,53 @@ class SampledGaussianEvent(Event):
     noise_multiplier: float
     batch_cap: int | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("sampling", self.sampling, SAMPLINGS)
+        check_positive("noise_multiplier", self.noise_multiplier)
+        check_at_least("batch_size", self.batch_size, 1)
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        if self.batch_size > self.rows:
+            raise InputError(
+                f"batch_size must not exceed rows ({self.rows}), got {self.batch_size}"
+            )
+        if self.batch_cap is None:
+            return
+        if self.sampling == "uniform":
+            raise InputError("batch_cap applies to poisson sampling only; drop it for uniform")
+        check_at_least("batch_cap", self.batch_cap, 1)
+
     @property
     def rate(self) -> float:
         """The chance that a given row is in a given batch."""
         return self.batch_size / self.rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SelectionEvent(Event):
+    """The best of a random number of runs, each of which makes the events in ``run``.
+
+    The number of runs has mean ``mean`` and a truncated negative binomial law of the
+    given ``shape`` (1 geometric, 0 logarithmic); ``None`` stands for a Poisson law.
+    Only the selected run is revealed.
+    """
+
+    kind: ClassVar[str] = "selection"
+    run: tuple[Event, ...]
+    mean: float
+    shape: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("mean", self.mean)
+        if self.shape is not None and not (math.isfinite(self.shape) and self.shape >= 0):
+            raise InputError(f"shape must be None or not negative, got {self.shape}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description with the events of one run inside."""
+        return {**super().to_dict(), "run": [event.to_dict() for event in self.run]}
 
 
 _KINDS: dict[str, type[Event]] = {
@@ -154,6 +253,7 @@ _KINDS: dict[str, type[Event]] = {
         ApproximateEvent,
         ZCDPEvent,
         SampledGaussianEvent,
+        SelectionEvent,
     )
 }
 
@@ -166,11 +266,19 @@ def event_from_dict(description: dict[str, Any]) -> Event:
         >>> event_from_dict(event.to_dict()) == event
         True
     """
-    fields = dict(description)
+    try:
+        return _read_event(dict(description))
+    except (TypeError, KeyError, AttributeError, ValueError) as problem:
+        raise InputError(f"event description cannot be read: {problem}") from problem
+
+
+def _read_event(fields: dict[str, Any]) -> Event:
     kind = fields.pop("kind", None)
     if kind not in _KINDS:
-        raise InputError(f"unknown event kind; expected one of {', '.join(_KINDS)}")
+        raise InputError(f"kind must be one of {', '.join(_KINDS)}")
     for name in ("sensitivity", "epsilon", "rho"):
         if isinstance(fields.get(name), dict):
             fields[name] = Sensitivity(**fields[name])
+    if kind == SelectionEvent.kind:
+        fields["run"] = tuple(event_from_dict(event) for event in fields["run"])
     return _KINDS[kind](**fields)

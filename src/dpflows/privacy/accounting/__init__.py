@@ -1,0 +1,19 @@
+"""What releases cost: accountants, calibration and filters.
+
+The only package that talks to the accounting library.
+"""
+
+from dpflows.privacy.accounting.base import Accountant, Profile
+from dpflows.privacy.accounting.calibration import calibrate_noise, calibrate_steps
+from dpflows.privacy.accounting.pricing import ACCOUNTANTS, delta_of, epsilon_of, guarantee_for
+
+__all__ = [
+    "ACCOUNTANTS",
+    "Accountant",
+    "Profile",
+    "calibrate_noise",
+    "calibrate_steps",
+    "delta_of",
+    "epsilon_of",
+    "guarantee_for",
+]

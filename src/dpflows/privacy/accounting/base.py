@@ -1,0 +1,64 @@
+"""What an accountant is: events in, a privacy profile out."""
+
+import abc
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar
+
+from dpflows.errors import InputError
+from dpflows.privacy.events import Event, Neighbours
+from dpflows.privacy.guarantee import Kind
+
+
+class Profile(abc.ABC):
+    """What a composition of events costs: epsilon for each delta and back."""
+
+    @abc.abstractmethod
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon this calculation supports at ``delta``."""
+
+    @abc.abstractmethod
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta this calculation supports at ``epsilon``."""
+
+
+class Accountant(abc.ABC):
+    """A way to price a list of events under a neighbour relation.
+
+    A new accountant is one file with a final subclass and one line in the registry.
+
+    Guarantee:
+        ``kind`` says what its figures are worth: a ``bound`` is proven to be at least
+        the true cost, an ``estimate`` may be below it.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    #: One line for a reader of tables: what the figure means and when it holds.
+    reading: ClassVar[str]
+
+    @abc.abstractmethod
+    def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
+        """The cost of making all ``events``, or an ``InputError`` if it cannot be priced."""
+
+
+def unit(event: Event) -> Event:
+    """The event made once, without the label that does not matter for its price."""
+    return dataclasses.replace(event, count=1, purpose="")
+
+
+def tally(events: Sequence[Event]) -> dict[Event, int]:
+    """How often each distinct event was made."""
+    counts: Counter[Event] = Counter()
+    for event in events:
+        counts[unit(event)] += event.count
+    return dict(counts)
+
+
+def unpriced(event: Event, accountant: str, neighbours: Neighbours, remedy: str) -> InputError:
+    """The error of an accountant that cannot price an event, naming what can."""
+    return InputError(
+        f"accountant {accountant!r} cannot price a {event.kind} event under neighbours "
+        f"{neighbours!r}; {remedy}"
+    )

@@ -1,0 +1,208 @@
+"""The noise or the number of steps that a budget allows.
+
+Both searches keep a bracket whose one end is known to be within the budget, and return
+that end: rounding never spends more than was allowed.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from dpflows.errors import BudgetError, InputError
+from dpflows.privacy.accounting.pricing import epsilon_of
+from dpflows.privacy.events import Event
+from dpflows.privacy.guarantee import Budget
+
+#: A multiplier is found to this relative precision, from above.
+PRECISION = 1e-4
+_NOISE_RANGE = (math.log(1e-2), math.log(1e7))
+_STEP_RANGE = (0.0, math.log(2.0**40))
+_FIRST_STEPS = math.log(1000)
+#: After so many trials the secant gives way to halving, which cannot stall.
+_PATIENCE = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """A setting on a log scale and the log of its cost over the budget."""
+
+    at: float
+    excess: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """Trials so far; ``uphill`` is the direction in which the cost grows."""
+
+    trials: list[_Trial]
+    uphill: float
+
+    @property
+    def within(self) -> _Trial | None:
+        """The costliest trial that the budget allows."""
+        allowed = [trial for trial in self.trials if trial.excess <= 0]
+        return max(allowed, key=lambda trial: self.uphill * trial.at, default=None)
+
+    @property
+    def beyond(self) -> _Trial | None:
+        """The cheapest trial that it does not."""
+        refused = [trial for trial in self.trials if trial.excess > 0]
+        return min(refused, key=lambda trial: self.uphill * trial.at, default=None)
+
+    @property
+    def ends(self) -> list[_Trial]:
+        """The bracket: both sides, or the one there is."""
+        return [trial for trial in (self.within, self.beyond) if trial is not None]
+
+    @property
+    def width(self) -> float:
+        """The length of the bracket, nothing if one side is missing."""
+        places = [trial.at for trial in self.ends]
+        return max(places) - min(places)
+
+    def extended(self, trial: _Trial) -> "_Search":
+        """The search with one more trial."""
+        return _Search([*self.trials, trial], self.uphill)
+
+    def stride(self, last: _Trial) -> float:
+        """How far to walk for a bracket, if the cost grows like a root."""
+        length = min(max(2.1 * abs(last.excess), 0.7), 4.0)
+        return math.copysign(length, -self.uphill * last.excess)
+
+    def aim(self, margin: float) -> float:
+        """Where the secant through the two best trials meets the budget, inside the bracket."""
+        low, high = sorted(trial.at for trial in self.ends)
+        one, two = sorted(self.trials, key=lambda trial: abs(trial.excess))[:2]
+        slope = (two.excess - one.excess) / (two.at - one.at)
+        if len(self.trials) > _PATIENCE or not math.isfinite(slope) or slope == 0:
+            return (low + high) / 2
+        return min(max(one.at - one.excess / slope, low + margin), high - margin)
+
+
+def calibrate_noise(
+    budget: Budget,
+    events_for: Callable[[float], Sequence[Event]],
+    *,
+    accountant: str = "pld",
+) -> float:
+    """The smallest noise multiplier whose events stay within the budget.
+
+    Args:
+        budget: What may be spent; an unlimited one needs no noise.
+        events_for: The events of a run with a given noise multiplier; their cost must
+            fall as it grows.
+        accountant: Who prices them.
+
+    Guarantee:
+        The cost at the returned multiplier is at most ``budget.epsilon``.
+
+    Raises:
+        BudgetError: If no amount of noise suffices, because other events cost too much.
+
+    Example:
+        >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
+        >>> unit = Sensitivity.of_sum(1.0)
+        >>> noise = calibrate_noise(
+        ...     Budget(1.0, 1e-5), lambda z: [GaussianEvent(noise=z, sensitivity=unit)]
+        ... )
+        >>> round(noise, 2)
+        3.73
+    """
+    if not budget.is_private:
+        return 0.0
+
+    def trial(logarithm: float) -> _Trial:
+        return _priced(logarithm, events_for(math.exp(logarithm)), budget, accountant)
+
+    search = _bracket(_Search([trial(0.0)], uphill=-1.0), trial, _NOISE_RANGE)
+    _allowed(search, _NO_NOISE_SUFFICES)
+    while search.width > PRECISION:
+        search = search.extended(trial(search.aim(margin=0.9 * PRECISION)))
+    return math.exp(_allowed(search, _NO_NOISE_SUFFICES).at)
+
+
+def calibrate_steps(
+    budget: Budget,
+    events_for: Callable[[int], Sequence[Event]],
+    *,
+    accountant: str = "pld",
+) -> int:
+    """The largest number of steps whose events stay within the budget.
+
+    Args:
+        budget: What may be spent; must be finite.
+        events_for: The events of a run of a given number of steps.
+        accountant: Who prices them.
+
+    Guarantee:
+        The cost of the returned number of steps is at most ``budget.epsilon``.
+
+    Raises:
+        BudgetError: If not even one step fits.
+
+    Example:
+        >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
+        >>> unit = Sensitivity.of_sum(1.0)
+        >>> calibrate_steps(
+        ...     Budget(1.0, 1e-5),
+        ...     lambda t: [GaussianEvent(noise=20.0, sensitivity=unit, count=t)],
+        ...     accountant="gdp",
+        ... )
+        28
+    """
+    if not budget.is_private:
+        raise InputError("epsilon must be finite to derive steps; give the number of steps instead")
+
+    def trial(logarithm: float) -> _Trial:
+        steps = round(math.exp(logarithm))
+        return _priced(math.log(steps), events_for(steps), budget, accountant)
+
+    search = _bracket(_Search([trial(_FIRST_STEPS)], uphill=1.0), trial, _STEP_RANGE)
+    _allowed(search, _NO_STEP_FITS)
+    if search.beyond is None:
+        raise InputError("epsilon allows any number of steps; give the number of steps instead")
+    while (gap := _gap(search)) > 1:
+        search = search.extended(trial(search.aim(margin=search.width / gap)))
+    return _steps(_allowed(search, _NO_STEP_FITS))
+
+
+_NO_NOISE_SUFFICES = (
+    "epsilon is too small for any noise_multiplier: the other releases alone exceed it; raise "
+    "epsilon or drop some of them"
+)
+_NO_STEP_FITS = "epsilon does not allow a single step; raise epsilon or the noise_multiplier"
+
+
+def _allowed(search: _Search, refusal: str) -> _Trial:
+    if search.within is None:
+        raise BudgetError(refusal)
+    return search.within
+
+
+def _gap(search: _Search) -> int:
+    counts = [_steps(trial) for trial in search.ends]
+    return max(counts) - min(counts)
+
+
+def _steps(trial: _Trial) -> int:
+    return round(math.exp(trial.at))
+
+
+def _priced(at: float, events: Sequence[Event], budget: Budget, accountant: str) -> _Trial:
+    epsilon = epsilon_of(
+        events, delta=budget.delta, neighbours=budget.neighbours, accountant=accountant
+    )
+    return _Trial(at, math.log(max(epsilon, 1e-12) / budget.epsilon))
+
+
+def _bracket(
+    search: _Search, trial: Callable[[float], _Trial], ends: tuple[float, float]
+) -> _Search:
+    """Walk until one trial is within the budget and one beyond it, or the range ends."""
+    while search.within is None or search.beyond is None:
+        last = search.trials[-1]
+        ahead = min(max(last.at + search.stride(last), ends[0]), ends[1])
+        if ahead == last.at:
+            return search
+        search = search.extended(trial(ahead))
+    return search

@@ -1,0 +1,86 @@
+"""Privacy profiles of mechanisms that no library prices, as functions of epsilon.
+
+A profile gives the hockey-stick divergence at ``epsilon`` of a pair of distributions
+that dominates the mechanism for every pair of neighbours. Dominating pairs compose,
+also adaptively (Zhu, Dong and Wang 2022), which is all an accountant needs.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.special import log_ndtr
+
+Losses = Float64[np.ndarray, " grid"]
+HockeyStick = Callable[[Losses], Losses]
+
+
+def gaussian(epsilon: Losses, mu: float) -> Losses:
+    """Two unit Gaussians at distance ``mu``: Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu)."""
+    upper = np.exp(log_ndtr(mu / 2 - epsilon / mu))
+    return np.maximum(upper - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)), 0.0)
+
+
+def symmetrised(positive: HockeyStick) -> HockeyStick:
+    """Extend a profile known at epsilon >= 0, in both directions, to negative epsilon.
+
+    For any pair, H(-e; P, Q) = 1 - exp(-e) + exp(-e) H(e; Q, P), so one bound for both
+    orders of the neighbours fixes the other half.
+    """
+
+    def extended(epsilon: Losses) -> Losses:
+        half = positive(np.abs(epsilon))
+        shrink = np.exp(np.minimum(epsilon, 0.0))
+        return np.where(epsilon < 0, 1 - shrink + shrink * half, half)
+
+    return extended
+
+
+def without_replacement(rate: float, mu: float) -> HockeyStick:
+    """A Gaussian on a batch of fixed size that holds a given row with chance ``rate``.
+
+    With exp(e') = 1 + rate (exp(e) - 1), the subsampled profile at e' is ``rate`` times
+    the profile at e (Balle, Barthe and Gaboardi 2018, Theorem 9). ``mu`` counts from a
+    batch with the row to one where *another* row sits in its place: twice the norm bound.
+    """
+
+    def positive(epsilon: Losses) -> Losses:
+        return rate * gaussian(np.log1p(np.expm1(epsilon) / rate), mu)
+
+    return symmetrised(positive)
+
+
+def bounded_range(epsilon_range: float) -> HockeyStick:
+    """Any mechanism whose privacy loss lies in some interval [t - range, t], t in [0, range].
+
+    For known t a two-point pair is worst; the largest value over t at each epsilon is
+    (1 - exp((e - range)/2))^2 / (1 - exp(-range)) (Dong, Durfee and Rogers 2020). It
+    dominates for every t at once, hence also when t is chosen adaptively.
+    """
+
+    def profile(epsilon: Losses) -> Losses:
+        inside = np.clip(epsilon, -epsilon_range, epsilon_range)
+        bulk = np.expm1((inside - epsilon_range) / 2) ** 2 / -math.expm1(-epsilon_range)
+        return np.where(epsilon < -epsilon_range, -np.expm1(np.minimum(epsilon, 0.0)), bulk)
+
+    return profile
+
+
+def convex_in_odds(epsilon: Losses, delta: Losses) -> Losses:
+    """The largest function below ``delta`` that is convex in exp(epsilon), on the grid.
+
+    A true profile is convex in exp(epsilon), so any bound on it may be lowered to this.
+    """
+    odds = np.exp(epsilon)
+    hull: list[int] = []
+    for index in range(len(odds)):
+        while len(hull) > 1 and _above_chord(odds, delta, hull[-2], hull[-1], index):
+            hull.pop()
+        hull.append(index)
+    return np.interp(odds, odds[hull], delta[hull])
+
+
+def _above_chord(x: Losses, y: Losses, left: int, middle: int, right: int) -> bool:
+    rise = (y[right] - y[left]) * (x[middle] - x[left])
+    return bool((y[middle] - y[left]) * (x[right] - x[left]) >= rise)

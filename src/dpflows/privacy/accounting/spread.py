@@ -1,0 +1,116 @@
+"""How far and how wide privacy losses reach, which decides the grid they are rounded to.
+
+The grid is a power of two that only grows when events are added or made costlier, so
+a coarser (more pessimistic) grid never makes a dearer composition look cheaper.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+
+from dpflows.privacy.accounting import rdp
+from dpflows.privacy.events import (
+    ApproximateEvent,
+    BoundedRangeEvent,
+    DiscreteLaplaceEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    Neighbours,
+    PureEvent,
+    SampledGaussianEvent,
+    Sensitivity,
+)
+
+_POINTS = 2**16
+_DEVIATIONS = 10
+_FINEST = 2.0**-40
+#: exp() of more would overflow a float.
+_LARGEST_EXPONENT = 700.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """A rough standard deviation of one event's privacy loss and the largest loss met."""
+
+    deviation: float
+    reach: float
+
+
+def grid_for(tallied: Mapping[Event, int], neighbours: Neighbours) -> float:
+    """The spacing that covers the composed loss with a fixed number of points."""
+    spreads = [(spread_of(event, neighbours), count) for event, count in tallied.items()]
+    variance = sum(count * spread.deviation**2 for spread, count in spreads)
+    composed = _DEVIATIONS * math.sqrt(variance) + variance / 2
+    reach = max([composed, *(spread.reach for spread, _ in spreads), _POINTS * _FINEST])
+    return float(2.0 ** math.ceil(math.log2(reach / _POINTS)))
+
+
+def full_batch(event: Event) -> Event:
+    """A sampled Gaussian whose batch is the whole table, as the plain Gaussian it is."""
+    match event:
+        case SampledGaussianEvent(rate=1.0, batch_cap=None, noise_multiplier=noise):
+            return GaussianEvent(noise=noise, sensitivity=Sensitivity.of_sum(1.0))
+        case _:
+            return event
+
+
+def merge_gaussians(tallied: Mapping[Event, int], neighbours: Neighbours) -> dict[Event, int]:
+    """All plain Gaussians as the single one that equals their composition exactly."""
+    squares, rest = 0.0, {}
+    for event, count in tallied.items():
+        plain = full_batch(event)
+        if isinstance(plain, GaussianEvent):
+            squares += count * (plain.sensitivity.under(neighbours) / plain.noise) ** 2
+        else:
+            rest[event] = count
+    if squares == 0:
+        return rest
+    mu = Sensitivity.uniformly(math.sqrt(squares))
+    return {GaussianEvent(noise=1.0, sensitivity=mu): 1, **rest}
+
+
+@functools.singledispatch
+def spread_of(event: Event, neighbours: Neighbours) -> Spread:
+    """The spread of one event's loss; the Rényi curve speaks for kinds without their own."""
+    reach = rdp.curve_of(event, neighbours).epsilon(math.exp(-50))
+    return Spread(reach / _DEVIATIONS, reach if math.isfinite(reach) else _LARGEST_EXPONENT)
+
+
+@spread_of.register(GaussianEvent)
+def _(event: GaussianEvent, neighbours: Neighbours) -> Spread:
+    mu = event.sensitivity.under(neighbours) / event.noise
+    return Spread(mu, _gaussian_reach(mu))
+
+
+@spread_of.register(LaplaceEvent)
+@spread_of.register(DiscreteLaplaceEvent)
+def _(event: LaplaceEvent | DiscreteLaplaceEvent, neighbours: Neighbours) -> Spread:
+    return _within(event.sensitivity.under(neighbours) / event.scale)
+
+
+@spread_of.register(PureEvent)
+@spread_of.register(ApproximateEvent)
+@spread_of.register(BoundedRangeEvent)
+def _(event: PureEvent | ApproximateEvent | BoundedRangeEvent, neighbours: Neighbours) -> Spread:
+    return _within(event.epsilon.under(neighbours))
+
+
+@spread_of.register(SampledGaussianEvent)
+def _(event: SampledGaussianEvent, neighbours: Neighbours) -> Spread:
+    doubled = event.sampling == "uniform" or neighbours == "replace-one"
+    mu = (2 if doubled else 1) / event.noise_multiplier
+    reach = _gaussian_reach(mu)
+    exponent = min(reach, _LARGEST_EXPONENT)
+    amplified = math.log1p(event.rate * math.expm1(exponent)) + reach - exponent
+    deviation = event.rate * math.sqrt(math.expm1(min(mu * mu, _LARGEST_EXPONENT)))
+    return Spread(min(mu, deviation), amplified)
+
+
+def _within(epsilon: float) -> Spread:
+    return Spread(epsilon, epsilon)
+
+
+def _gaussian_reach(mu: float) -> float:
+    return _DEVIATIONS * mu + mu * mu / 2

@@ -1,0 +1,148 @@
+"""What is promised, to whom, and by which calculation.
+
+A ``Budget`` is what the curator allows; a ``Guarantee`` is what a finished release
+costs. Neither holds a private value, both may be published.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+from dpflows.errors import InputError
+from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice, event_from_dict
+from dpflows.privacy.statement import privacy_statement
+
+Kind = Literal["bound", "estimate", "none"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse an epsilon that is not positive; infinity is allowed and means no privacy."""
+    if not epsilon > 0:
+        raise InputError(f"epsilon must be positive, got {epsilon}")
+
+
+def check_delta(delta: float) -> None:
+    """Refuse a delta outside the open unit interval."""
+    if not 0 < delta < 1:
+        raise InputError(f"delta must be in (0, 1), for example 1 / (10 * rows); got {delta}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """How much one person's row may change what is released.
+
+    Args:
+        epsilon: Positive; ``inf`` asks for no privacy and is stamped so.
+        delta: In (0, 1); far below one over the number of rows.
+        neighbours: Which change of one person's data is hidden.
+
+    Guarantee:
+        A budget promises nothing by itself; whatever is planned within it costs at
+        most ``epsilon`` at ``delta`` under ``neighbours``.
+
+    Example:
+        >>> Budget(1.0, 1e-6).neighbours
+        'zero-out'
+        >>> Budget(float("inf"), 1e-6).is_private
+        False
+    """
+
+    epsilon: float
+    delta: float
+    neighbours: Neighbours = "zero-out"
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_delta(self.delta)
+        check_choice("neighbours", self.neighbours, NEIGHBOURS)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether any privacy is asked for."""
+        return math.isfinite(self.epsilon)
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarantee:
+    """What a release costs the people in the table.
+
+    Attributes:
+        epsilon: The cost of ``events`` at ``delta`` under ``neighbours``.
+        kind: ``bound`` is proven, ``estimate`` may understate, ``none`` promises nothing.
+        replace_one_epsilon: The cost if a row may become any other row, if known.
+        versions: The libraries that computed it.
+        stamps: What must be written on everything made by this release.
+
+    Guarantee:
+        Holds for the stated events only. With a stamp, or with ``kind`` other than
+        ``bound``, nothing is guaranteed.
+
+    Example:
+        >>> promise = Guarantee(1.0, 1e-6, "zero-out", "pld", "bound", (), None, {})
+        >>> promise.is_private, Guarantee.from_dict(promise.to_dict()) == promise
+        (True, True)
+    """
+
+    epsilon: float
+    delta: float
+    neighbours: Neighbours
+    accountant: str
+    kind: Kind
+    events: tuple[Event, ...]
+    replace_one_epsilon: float | None
+    versions: dict[str, str]
+    stamps: tuple[str, ...] = ()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether a proven, finite guarantee stands and no stamp voids it."""
+        return self.kind == "bound" and math.isfinite(self.epsilon) and not self.stamps
+
+    def privacy_statement(self) -> str:
+        """The guarantee in plain words, for the person who answers for the data.
+
+        Example:
+            >>> promise = Guarantee(1.0, 1e-6, "zero-out", "pld", "bound", (), 1.9, {})
+            >>> "differential privacy" in promise.privacy_statement()
+            True
+        """
+        return privacy_statement(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A description that strict JSON can hold; an infinite epsilon becomes ``None``."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | {
+            "epsilon": _finite(self.epsilon),
+            "replace_one_epsilon": _finite(self.replace_one_epsilon),
+            "events": [event.to_dict() for event in self.events],
+            "versions": dict(self.versions),
+            "stamps": list(self.stamps),
+        }
+
+    @classmethod
+    def from_dict(cls, description: dict[str, Any]) -> "Guarantee":
+        """Read back what ``to_dict`` wrote; anything else is refused."""
+        try:
+            return cls._read(dict(description))
+        except (TypeError, KeyError, AttributeError, ValueError) as problem:
+            raise InputError(f"guarantee description cannot be read: {problem}") from problem
+
+    @classmethod
+    def _read(cls, fields: dict[str, Any]) -> "Guarantee":
+        check_choice("kind", fields["kind"], KINDS)
+        check_choice("neighbours", fields["neighbours"], NEIGHBOURS)
+        epsilon = fields["epsilon"]
+        fields["epsilon"] = math.inf if epsilon is None else float(epsilon)
+        fields["events"] = _read_events(fields["events"])
+        fields["stamps"] = tuple(fields.get("stamps", ()))
+        return cls(**fields)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _read_events(descriptions: Sequence[dict[str, Any]]) -> tuple[Event, ...]:
+    return tuple(event_from_dict(description) for description in descriptions)
