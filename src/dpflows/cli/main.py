@@ -129,10 +129,11 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"verb must be one of {', '.join(known)}, got {name!r}; {hint}"
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         print(f"dpflows {dpflows.__version__}")
         raise typer.Exit
+    return wanted
 
 
 def _root(
@@ -148,3 +149,6 @@ def _root(
 
 
 app = build(VERBS)
+
+if __name__ == "__main__":
+    main()

@@ -267,7 +267,7 @@ def _check_entries(entries: dict[str, Any]) -> None:
     if len(entries) > MAX_ARRAYS:
         raise _Rejected(f"it holds more than {MAX_ARRAYS} arrays")
     for entry in entries.values():
-        if _expect(entry, dict).get("dtype") not in DTYPES:
+        if _expect(_expect(entry, dict).get("dtype"), str) not in DTYPES:
             raise _Rejected("an array has a type that models do not use")
         if len(_expect(entry.get("shape"), list)) > MAX_DIMENSIONS:
             raise _Rejected(f"an array has more than {MAX_DIMENSIONS} dimensions")

@@ -1,0 +1,198 @@
+"""The command line turns every failure into one line and the right exit code."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import types
+from typing import Annotated
+
+import pytest
+import typer
+
+from dpflows.cli.main import VERBS, Verb, build, main, run
+from dpflows.errors import BudgetError, InputError
+
+SENTINEL = "patient-4711"
+
+
+def _run(function, *words: str) -> int:
+    module = types.ModuleType("house_test_verbs")
+    module.verb = function  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    return run(build({"verb": Verb(module.__name__, "verb", "dpflows verb")}), words)
+
+
+def _raise(error: BaseException):
+    def verb() -> None:
+        """Fail."""
+        raise error
+
+    return verb
+
+
+def _options(
+    epsilon: Annotated[float, typer.Option(help="The budget.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Take options."""
+    print(epsilon, as_json)
+
+
+def test_a_verb_runs_and_exits_with_zero(capsys):
+    assert _run(_options, "verb", "--epsilon", "1.5", "--json") == 0
+    assert capsys.readouterr().out == "1.5 True\n"
+
+
+@pytest.mark.parametrize("error", [InputError("rows must be 1\nor more"), BudgetError("spent")])
+def test_a_users_mistake_is_one_line_and_code_two(capsys, error):
+    assert _run(_raise(error), "verb") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"error: {' '.join(str(error).split())}\n"
+
+
+@pytest.mark.parametrize("words", [("--debug", "verb"), ("verb", "--debug")])
+def test_debug_shows_the_trace_before_or_after_the_verb(capsys, words):
+    assert _run(_raise(InputError("rows must be 1 or more")), *words) == 2
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert printed.endswith("error: rows must be 1 or more\n")
+
+
+def test_a_bug_is_named_but_never_quoted(capsys):
+    assert _run(_raise(KeyError(SENTINEL)), "verb") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: this is a bug in dpflows (KeyError, test_main.py:")
+    assert printed.count("\n") == 1
+    assert SENTINEL not in printed
+
+
+def test_the_sentinel_search_has_power(capsys):
+    _run(_raise(KeyError(SENTINEL)), "--debug", "verb")
+    assert SENTINEL in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["verb"], "--epsilon"),
+        (["verb", "--epsilon"], "--epsilon"),
+        (["verb", "--epsilon", "much"], "--epsilon"),
+        (["verb", "--epsilon", "1", "--jsn"], "--jsn"),
+        (["verb", "--epsilon", "1", "extra"], "extra"),
+        (["--verbose"], "--verbose"),
+        (["vreb"], "did you mean 'verb'?"),
+        (["something"], "see dpflows --help"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_two(capsys, words, expected):
+    assert _run(_options, *words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert expected in printed.err
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys):
+    _run(_raise(InputError("bad \x1b[2Jname")), "verb")
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_an_interrupt_is_one_line_and_code_130(capsys):
+    assert _run(_raise(KeyboardInterrupt()), "verb") == 130
+    assert capsys.readouterr().err == "error: interrupted; no file was left half-written\n"
+
+
+def test_exit_codes_of_verbs_are_kept():
+    assert _run(_raise(typer.Exit(3)), "verb") == 3
+
+
+def test_help_without_arguments_and_version(capsys):
+    assert _run(_options) == 0
+    assert "verb  Take options." in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("dpflows 0.")
+
+
+INTERRUPTED = """
+import sys, time
+from pathlib import Path
+from dpflows.cli.main import Verb, build, run
+from dpflows.estimators.files import write_atomically
+
+def verb() -> None:
+    with write_atomically(sys.argv[1]) as file:
+        file.write(b"half")
+        file.flush()
+        print("writing", flush=True)
+        time.sleep(60)
+
+sys.exit(run(build({"verb": Verb("__main__", "verb", "")}), ["verb"]))
+"""
+
+
+def test_ctrl_c_leaves_the_old_file_and_no_half_written_one(tmp_path):
+    target = tmp_path / "model.dpflow"
+    target.write_bytes(b"old")
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(target)], stdout=subprocess.PIPE, stderr=-1
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert len(os.listdir(tmp_path)) == 2  # the power of this test: there was something to remove
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors == b"error: interrupted; no file was left half-written\n"
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["model.dpflow"]
+
+
+def test_a_reader_that_leaves_early_causes_no_complaint():
+    code = textwrap.dedent("""
+        import sys
+        from dpflows.cli.main import Verb, build, run
+        def verb() -> None:
+            print("line\\n" * 100_000)
+        sys.exit(run(build({"verb": Verb("__main__", "verb", "")}), ["verb"]))
+    """)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=-1)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=30) == 0
+    process.stderr.close()
+
+
+def _present() -> list[str]:
+    return [name for name, verb in VERBS.items() if importlib.util.find_spec(verb.module)]
+
+
+@pytest.mark.parametrize("verb", _present())
+def test_every_verb_has_json_an_example_and_help_that_fits_a_screen(capsys, monkeypatch, verb):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERMINAL_WIDTH", "100")
+    assert run(build(VERBS), [verb, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--json" in shown
+    assert f"Example: {VERBS[verb].example}" in " ".join(shown.split())
+    assert len(shown.rstrip().splitlines()) <= 24
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.skipif(_present() != list(VERBS), reason="a verb's module is missing")
+def test_the_overview_fits_a_small_screen(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(build(VERBS), ["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(verb in shown for verb in VERBS)
+    assert "Example: dpflows" in shown
+    assert len(shown.rstrip().splitlines()) <= 24
+    assert max(map(len, shown.splitlines())) <= 80
