@@ -1,4 +1,4 @@
-"""The two errors a caller is meant to handle.
+"""The errors a caller is meant to handle.
 
 Messages say what was expected, what came and what to do. They never contain a
 value read from private rows.
@@ -11,3 +11,7 @@ class InputError(ValueError):
 
 class BudgetError(RuntimeError):
     """The privacy budget does not allow what was asked; nothing was released."""
+
+
+class TrainingError(RuntimeError):
+    """Training failed in a way that only settings can mend; nothing was released."""

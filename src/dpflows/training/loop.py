@@ -1,0 +1,201 @@
+"""The loop: a pure step, compiled once, run in chunks.
+
+Guarantee:
+    A private run touches the rows only through ``noisy(clipped sum)``, once per
+    step, with the batches and noise of its plan, and never makes more steps than
+    the plan's events pay for. Losses are not computed. Whether a run ends early or
+    fails depends on noisy parameters and public callbacks alone.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from dpflows.errors import TrainingError
+from dpflows.privacy.randomness import Entropy, Stream
+from dpflows.training.batches import Batches
+from dpflows.training.clipping import Clipper, Loss
+from dpflows.training.noise import noisy
+from dpflows.training.optimizers import Optimizer
+from dpflows.training.taps import Blueprint, Parameters
+
+#: Steps between two looks at callbacks; also the most work lost in a crash.
+CHUNK = 25
+
+
+#: Parameters, rows, which of them belong to the batch, a key -> their average gradient.
+Gradient = Callable[[Parameters, Array, Array, PRNGKeyArray], Parameters]
+
+
+class State(NamedTuple):
+    """All that a run carries from step to step. Holds no rows and no keys."""
+
+    parameters: Parameters
+    optimizer: Any
+    average: Parameters
+    step: Array
+
+
+class Progress(NamedTuple):
+    """How far a run is; nothing here was computed from the rows."""
+
+    step: int
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What the caller may do between chunks.
+
+    ``on_progress`` is told where the run is; ``should_stop`` may end it;
+    ``on_state`` receives the state, for checkpoints.
+    """
+
+    on_progress: Callable[[Progress], None] | None = None
+    should_stop: Callable[[Progress], bool] | None = None
+    on_state: Callable[[State], None] | None = None
+
+
+def private_gradient(
+    clipper: Clipper, blueprint: Blueprint, *, noise_multiplier: float, batch_size: int
+) -> Gradient:
+    """Clipped sum plus noise, divided by the public batch size."""
+
+    def gradient(
+        parameters: Parameters, rows: Array, present: Array, key: PRNGKeyArray
+    ) -> Parameters:
+        total = clipper(parameters, rows, present)
+        released = noisy(total, blueprint, noise_multiplier=noise_multiplier, key=key)
+        return jax.tree.map(lambda leaf: leaf / batch_size, released)
+
+    return gradient
+
+
+def plain_gradient(loss: Loss, blueprint: Blueprint) -> Gradient:
+    """The ordinary mean gradient. NOT PRIVATE."""
+
+    def mean_loss(parameters: Parameters, rows: Array, present: Array) -> Array:
+        model = blueprint.assemble(parameters)
+        losses = jax.vmap(lambda row: loss(model, row))(rows)
+        return jnp.sum(jnp.where(present, losses, 0.0)) / jnp.maximum(jnp.sum(present), 1)
+
+    def gradient(
+        parameters: Parameters, rows: Array, present: Array, key: PRNGKeyArray
+    ) -> Parameters:
+        return jax.grad(mean_loss)(parameters, rows, present)
+
+    return gradient
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Everything about a run but its rows and its randomness."""
+
+    gradient: Gradient
+    batches: Batches
+    optimizer: Optimizer
+    steps: int
+
+    def start(self, parameters: Parameters) -> State:
+        """The state before the first step."""
+        update = self.optimizer.transformation(steps=self.steps)
+        # Copies, because the compiled chunk consumes the state it is given.
+        parameters, average = (jax.tree.map(jnp.array, parameters) for _ in range(2))
+        return State(parameters, update.init(parameters), average, jnp.asarray(0))
+
+    def run(
+        self,
+        state: State,
+        rows: Float[Array, "rows columns"],
+        *,
+        entropy: Entropy,
+        callbacks: Callbacks | None = None,
+    ) -> State:
+        """Go on from ``state`` to the last step, or to where a callback stops it."""
+        callbacks = callbacks or Callbacks()
+        chunk = self.compiled_chunk()
+        began = time.monotonic()
+        while (step := int(state.step)) < self.steps:
+            state = chunk(state, rows, *self._chunk_inputs(entropy, step))
+            _require_finite(state)
+            progress = Progress(int(state.step), self.steps, time.monotonic() - began)
+            if callbacks.on_state:
+                callbacks.on_state(state)
+            if callbacks.on_progress:
+                callbacks.on_progress(progress)
+            if callbacks.should_stop and callbacks.should_stop(progress):
+                break
+        return state
+
+    def released(self, state: State) -> Parameters:
+        """The parameters a finished run gives out."""
+        return state.parameters if self.optimizer.averaging is None else state.average
+
+    def compiled_chunk(self) -> Callable[..., State]:
+        """A function of (state, rows, count, sizes, batch keys, noise keys)."""
+
+        def chunk(
+            state: State, rows: Array, count: Array, sizes: Array, batches: Array, noise: Array
+        ) -> State:
+            def body(i: Array, state: State) -> State:
+                keys = (jax.random.wrap_key_data(words[i]) for words in (batches, noise))
+                return self.step(state, rows, sizes[i], *keys)
+
+            return jax.lax.fori_loop(0, count, body, state)
+
+        return jax.jit(chunk, donate_argnums=0)
+
+    def step(
+        self,
+        state: State,
+        rows: Array,
+        size: Array,
+        batch_key: PRNGKeyArray,
+        noise_key: PRNGKeyArray,
+    ) -> State:
+        """One step: draw a batch, take its gradient, update."""
+        batch = rows[self.batches.draw(batch_key)]
+        present = jnp.arange(self.batches.slots) < size
+        gradient = self.gradient(state.parameters, batch, present, noise_key)
+        update = self.optimizer.transformation(steps=self.steps)
+        change, inner = update.update(gradient, state.optimizer, state.parameters)
+        parameters = optax.apply_updates(state.parameters, change)
+        return State(parameters, inner, self._averaged(state.average, parameters), state.step + 1)
+
+    def _averaged(self, average: Parameters, parameters: Parameters) -> Parameters:
+        decay = self.optimizer.averaging
+        if decay is None:
+            return average
+        return optax.incremental_update(parameters, average, 1 - decay)
+
+    def _chunk_inputs(self, entropy: Entropy, step: int) -> tuple[np.ndarray, ...]:
+        count = min(CHUNK, self.steps - step)
+        sizes = np.zeros(CHUNK, np.int32)
+        sizes[:count] = self.batches.sizes(entropy, step=step, count=count)
+        keys = (_keys(entropy, stream, step, count) for stream in ("batch-rows", "noise"))
+        return np.asarray(count), sizes, *keys
+
+
+def _keys(entropy: Entropy, stream: Stream, step: int, count: int) -> np.ndarray:
+    """A fresh 64-bit key for each step of the chunk."""
+    keys = np.zeros((CHUNK, 2), np.uint32)
+    for i in range(count):
+        keys[i] = entropy.key(stream, step=step + i)
+    return keys
+
+
+def _require_finite(state: State) -> None:
+    """Stop before a broken model can be released."""
+    if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(state.parameters)):
+        raise TrainingError(
+            f"training diverged by step {int(state.step)} and nothing was released: "
+            "lower the learning rate or the number of steps; the budget counts as spent"
+        )
