@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Points = Float[np.ndarray, "rows 2"]
+Points = Float[np.ndarray, "_ 2"]
 Limits = tuple[tuple[float, float], tuple[float, float]]
 
 #: Perceptually uniform, readable in grey and by colour-blind readers.
@@ -100,6 +100,10 @@ def _surface(log_density: Callable[[np.ndarray], Any], window: Limits) -> np.nda
     across, up = (low + (high - low) * middles for low, high in window)
     grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
     heights = np.exp(np.asarray(log_density(grid), dtype=np.float64))
+    if not np.isfinite(heights).all():
+        raise InputError(
+            "log_density must give numbers below infinity, got others; fit the model again"
+        )
     return heights.reshape(SURFACE_CELLS, SURFACE_CELLS)
 
 
