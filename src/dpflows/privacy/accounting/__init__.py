@@ -5,12 +5,15 @@ The only package that talks to the accounting library.
 
 from dpflows.privacy.accounting.base import Accountant, Profile
 from dpflows.privacy.accounting.calibration import calibrate_noise, calibrate_steps
+from dpflows.privacy.accounting.filters import PrivacyFilter, StepFilter
 from dpflows.privacy.accounting.pricing import ACCOUNTANTS, delta_of, epsilon_of, guarantee_for
 
 __all__ = [
     "ACCOUNTANTS",
     "Accountant",
+    "PrivacyFilter",
     "Profile",
+    "StepFilter",
     "calibrate_noise",
     "calibrate_steps",
     "delta_of",

@@ -10,10 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, ndtr
 
 Losses = Float64[np.ndarray, " grid"]
 HockeyStick = Callable[[Losses], Losses]
+
+#: exp() of more would overflow a float.
+_LARGEST = 700.0
 
 
 def gaussian(epsilon: Losses, mu: float) -> Losses:
@@ -35,6 +38,48 @@ def symmetrised(positive: HockeyStick) -> HockeyStick:
         return np.where(epsilon < 0, 1 - shrink + shrink * half, half)
 
     return extended
+
+
+def poisson_present(rate: float, mu: float) -> HockeyStick:
+    """The mixture (1 - rate) N(0) + rate N(mu) against N(0): the row may be there."""
+
+    def profile(epsilon: Losses) -> Losses:
+        shifted = np.expm1(epsilon) / rate
+        inside = np.log1p(np.maximum(shifted, -1 + 1e-15))
+        return np.where(shifted > -1, rate * gaussian(inside, mu), -np.expm1(epsilon))
+
+    return profile
+
+
+def poisson_absent(rate: float, mu: float) -> HockeyStick:
+    """N(0) against the mixture (1 - rate) N(0) + rate N(mu): the row cannot be there."""
+
+    def profile(epsilon: Losses) -> Losses:
+        excess = 1 - (1 - rate) * np.exp(epsilon)
+        weight = np.maximum(excess, np.finfo(float).tiny)
+        inside = np.minimum(epsilon + math.log(rate) - np.log(weight), _LARGEST)
+        return np.where(excess > 0, weight * gaussian(inside, mu), 0.0)
+
+    return profile
+
+
+def poisson_replaced(rate: float, mu: float) -> HockeyStick:
+    """(1 - rate) N(0) + rate N(mu) against (1 - rate) N(0) + rate N(-mu): the row changes sides.
+
+    The likelihood ratio reaches exp(e) at the root of a quadratic in exp(mu x).
+    """
+    pull = math.log(2 * rate) - mu * mu / 2
+
+    def positive(epsilon: Losses) -> Losses:
+        linear = (1 - rate) * np.expm1(epsilon)
+        root = np.hypot(linear, np.exp(pull + epsilon / 2))
+        crossing = np.log(np.maximum(linear + root, np.finfo(float).tiny)) - pull
+        cut = np.where(epsilon > 0, crossing, 0.0) / mu
+        unsampled = (1 - rate) * -np.expm1(epsilon) * ndtr(-cut)
+        sampled = ndtr(mu - cut) - np.exp(epsilon + log_ndtr(-cut - mu))
+        return np.maximum(unsampled + rate * sampled, 0.0)
+
+    return symmetrised(positive)
 
 
 def without_replacement(rate: float, mu: float) -> HockeyStick:

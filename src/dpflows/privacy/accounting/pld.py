@@ -14,12 +14,12 @@ from typing import Any, final
 import numpy as np
 from dp_accounting.pld import common, pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as library
-from dp_accounting.privacy_accountant import NeighboringRelation
+from scipy import stats
 
 from dpflows.errors import InputError
 from dpflows.privacy.accounting import dominating, rdp
 from dpflows.privacy.accounting.base import Accountant, Profile, tally, unpriced
-from dpflows.privacy.accounting.spread import grid_for, merge_gaussians
+from dpflows.privacy.accounting.spread import grid_for, merge_gaussians, spread_of
 from dpflows.privacy.events import (
     ApproximateEvent,
     BoundedRangeEvent,
@@ -36,12 +36,10 @@ from dpflows.privacy.events import (
 
 #: Below this the rounding errors of the convolution are no longer negligible.
 SMALLEST_DELTA = 1e-11
-
-_LIBRARY_RELATION = {
-    "zero-out": NeighboringRelation.REPLACE_SPECIAL,
-    "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
-    "replace-one": NeighboringRelation.REPLACE_ONE,
-}
+#: What those errors are allowed to be, and are charged as: absolute and relative.
+_SLACK, _RELATIVE_SLACK = 1e-12, 1e-6
+#: How many points describe the loss of an event known by its Rényi curve alone.
+_CURVE_POINTS = 400
 
 
 @final
@@ -55,11 +53,12 @@ class _LossProfile(Profile):
                 f"delta must be at least {SMALLEST_DELTA} for accountant 'pld', got {delta}; "
                 "use accountant 'rdp' below that"
             )
-        # The library's answer solves for delta exactly; one ulp of slack keeps it a bound.
-        return float(self.loss.get_epsilon_for_delta(delta))
+        certain = delta * (1 - _RELATIVE_SLACK) - _SLACK
+        return float(self.loss.get_epsilon_for_delta(certain))
 
     def delta(self, epsilon: float) -> float:
-        return min(1.0, float(self.loss.get_delta_for_epsilon(epsilon)))
+        computed = float(self.loss.get_delta_for_epsilon(epsilon))
+        return min(1.0, computed * (1 + _RELATIVE_SLACK) + _SLACK)
 
 
 @final
@@ -108,11 +107,11 @@ def _loss(event: Event, neighbours: Neighbours, grid: float) -> Any:
 
 @_loss.register(GaussianEvent)
 def _(event: GaussianEvent, neighbours: Neighbours, grid: float) -> Any:
-    sensitivity = event.sensitivity.under(neighbours)
-    if sensitivity == 0:
+    mu = event.sensitivity.under(neighbours) / event.noise
+    if mu == 0:
         return library.identity(grid)
-    deviation = event.noise / sensitivity
-    return library.from_gaussian_mechanism(deviation, value_discretization_interval=grid)
+    reach = spread_of(event, neighbours).reach
+    return _pair(_pmf(lambda epsilon: dominating.gaussian(epsilon, mu), reach, grid))
 
 
 @_loss.register(LaplaceEvent)
@@ -149,17 +148,17 @@ def _(event: BoundedRangeEvent, neighbours: Neighbours, grid: float) -> Any:
     width = event.epsilon.under(neighbours)
     if width == 0:
         return library.identity(grid)
-    return _from_profile(dominating.bounded_range(width), width, grid)
+    return _pair(_pmf(dominating.bounded_range(width), width, grid))
 
 
 @_loss.register(ZCDPEvent)
 @_loss.register(SelectionEvent)
 def _(event: ZCDPEvent | SelectionEvent, neighbours: Neighbours, grid: float) -> Any:
     curve = rdp.curve_of(event, neighbours)
-    reach = curve.epsilon(math.exp(-50))
+    reach = spread_of(event, neighbours).reach
     if not math.isfinite(reach):
         raise unpriced(event, "pld", neighbours, "its Rényi cost is not finite")
-    return _from_bound(curve, reach, grid)
+    return _from_curve(curve, reach, grid)
 
 
 @_loss.register(SampledGaussianEvent)
@@ -168,23 +167,42 @@ def _(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -> Any:
         return _uniform(event, neighbours, grid)
     if event.batch_cap is not None:
         return _capped(event, neighbours, grid)
-    return library.from_gaussian_mechanism(
-        event.noise_multiplier,
-        value_discretization_interval=grid,
-        sampling_prob=event.rate,
-        neighboring_relation=_LIBRARY_RELATION[neighbours],
+    return _poisson(event, neighbours, grid)
+
+
+def _poisson(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -> Any:
+    rate, mu, reach = event.rate, 1 / event.noise_multiplier, spread_of(event, neighbours).reach
+    if neighbours == "replace-one":
+        return _pair(_pmf(dominating.poisson_replaced(rate, mu), reach, grid))
+    return _pair(
+        _pmf(dominating.poisson_present(rate, mu), reach, grid),
+        _pmf(dominating.poisson_absent(rate, mu), reach, grid),
     )
 
 
 def _capped(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -> Any:
-    return library.from_truncated_subsampled_gaussian_mechanism(
-        event.rows,
-        event.rate,
-        event.batch_cap,
-        event.noise_multiplier,
-        value_discretization_interval=grid,
-        neighboring_relation=_LIBRARY_RELATION[neighbours],
-    )
+    """Poisson batches cut to a cap: with some chance a batch of fixed size instead.
+
+    Where the cut bites, a row that leaves makes room for another one, so its pair is
+    that of a replaced row at twice the distance (Ganesh et al. 2025).
+    """
+    whole = _poisson(event, neighbours, grid)
+    chance, rate = _cut(event)
+    if chance == 0:
+        return whole
+    reach = spread_of(event, neighbours).reach
+    cut = _pair(_pmf(dominating.poisson_replaced(rate, 2 / event.noise_multiplier), reach, grid))
+    return cut.compute_mixture(whole, chance)
+
+
+def _cut(event: SampledGaussianEvent) -> tuple[float, float]:
+    """How likely a batch that drew a given row is cut, and how likely that row stays."""
+    cap, rows = event.batch_cap or event.rows, event.rows
+    chance = float(stats.binom.sf(cap - 1, rows - 1, event.rate))
+    if chance == 0:
+        return 0.0, 1.0
+    cut = float(stats.binom.sf(cap, rows, event.rate))
+    return chance, min(1.0, cut * cap / (chance * rows))
 
 
 def _uniform(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -> Any:
@@ -192,10 +210,8 @@ def _uniform(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -
         raise unpriced(event, "pld", neighbours, _NO_ADD_REMOVE)
     # Also for zero-out: a batch without the row holds some other row in its place, so
     # the two batches differ by two clipped rows even where one table row is null.
-    mu = 2 / event.noise_multiplier
-    profile = dominating.without_replacement(event.rate, mu)
-    reach = math.log1p(event.rate * math.expm1(min(mu * mu / 2 + 10 * mu, 700)))
-    return _from_profile(profile, reach, grid)
+    profile = dominating.without_replacement(event.rate, 2 / event.noise_multiplier)
+    return _pair(_pmf(profile, spread_of(event, neighbours).reach, grid))
 
 
 _NO_ADD_REMOVE = (
@@ -209,22 +225,33 @@ def _from_parameters(epsilon: float, delta: float, grid: float) -> Any:
     return library.from_privacy_parameters(parameters, value_discretization_interval=grid)
 
 
-def _from_profile(profile: dominating.HockeyStick, reach: float, grid: float) -> Any:
-    steps = math.ceil(reach / grid)
-    delta = profile(np.arange(-steps, steps + 1) * grid)
-    return _connect_the_dots(np.clip(delta, 0.0, 1.0), steps, grid)
-
-
-def _from_bound(curve: rdp.Curve, reach: float, grid: float) -> Any:
-    steps = math.ceil(reach / grid)
-    half = np.array([curve.delta(step * grid) for step in range(steps + 1)])
-    positive = np.arange(steps + 1) * grid
-    both = dominating.symmetrised(lambda epsilon: np.interp(epsilon, positive, half))
-    epsilon = np.arange(-steps, steps + 1) * grid
+def _from_curve(curve: rdp.Curve, reach: float, grid: float) -> Any:
+    """The loss of a pair that dominates everything with this Rényi curve."""
+    stride = math.ceil(reach / grid / _CURVE_POINTS)
+    multiples = stride * np.arange(-_CURVE_POINTS, _CURVE_POINTS + 1)
+    epsilon = multiples * grid
+    half = epsilon[_CURVE_POINTS:]
+    known = np.array([curve.delta(float(value)) for value in half])
+    both = dominating.symmetrised(lambda losses: np.interp(losses, half, known))
     delta = dominating.convex_in_odds(epsilon, np.minimum.accumulate(both(epsilon)))
-    return _connect_the_dots(np.clip(delta, 0.0, 1.0), steps, grid)
+    return _pair(pld_pmf.create_pmf_pessimistic_connect_dots(grid, multiples, delta))
 
 
-def _connect_the_dots(delta: dominating.Losses, steps: int, grid: float) -> Any:
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -steps, steps, delta)
-    return library.PrivacyLossDistribution(pmf)
+def _pmf(profile: dominating.HockeyStick, reach: float, grid: float) -> Any:
+    return _connect_the_dots(profile(_losses(reach, grid)), grid)
+
+
+def _losses(reach: float, grid: float) -> dominating.Losses:
+    steps = math.ceil(reach / grid)
+    return np.arange(-steps, steps + 1) * grid
+
+
+def _connect_the_dots(delta: dominating.Losses, grid: float) -> Any:
+    steps = len(delta) // 2
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        grid, -steps, steps, np.clip(delta, 0.0, 1.0)
+    )
+
+
+def _pair(present: Any, absent: Any = None) -> Any:
+    return library.PrivacyLossDistribution(present, absent)

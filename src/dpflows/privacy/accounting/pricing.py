@@ -64,7 +64,7 @@ def delta_of(
 
     Example:
         >>> from dpflows.privacy.events import PureEvent, Sensitivity
-        >>> delta_of([PureEvent(epsilon=Sensitivity.uniformly(0.5))], epsilon=1.0) < 1e-12
+        >>> delta_of([PureEvent(epsilon=Sensitivity.uniformly(0.5))], epsilon=1.0) < 1e-11
         True
     """
     if not epsilon >= 0:

@@ -12,7 +12,8 @@ from typing import Any, final
 
 import dp_accounting
 import numpy as np
-from dp_accounting import rdp as library
+from dp_accounting import dp_event
+from dp_accounting.rdp import rdp_privacy_accountant as library
 from jaxtyping import Float64
 
 from dpflows.privacy.accounting.base import Accountant, Profile, tally, unit, unpriced
@@ -209,11 +210,11 @@ def _pure(epsilon: float) -> Curve:
 
 
 @final
+@dataclasses.dataclass(frozen=True, eq=False)
 class _CurveEvent(dp_accounting.DpEvent):
     """A curve computed here, as a leaf inside one of the library's events."""
 
-    def __init__(self, curve: Curve) -> None:
-        self.curve = curve
+    curve: Curve
 
 
 @final
@@ -231,5 +232,5 @@ class _CurveAccountant(library.RdpAccountant):
 
 
 def _selected(run: Curve, mean: float, shape: float) -> Orders:
-    event = dp_accounting.RepeatAndSelectDpEvent(_CurveEvent(run), mean, shape)
+    event = dp_event.RepeatAndSelectDpEvent(_CurveEvent(run), mean, shape)
     return np.asarray(_CurveAccountant(list(ORDERS), _ADD_REMOVE).compose(event).rdp)

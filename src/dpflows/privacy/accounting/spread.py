@@ -27,7 +27,7 @@ _POINTS = 2**16
 _DEVIATIONS = 10
 _FINEST = 2.0**-40
 #: exp() of more would overflow a float.
-_LARGEST_EXPONENT = 700.0
+_LARGEST_EXPONENT = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def merge_gaussians(tallied: Mapping[Event, int], neighbours: Neighbours) -> dic
 def spread_of(event: Event, neighbours: Neighbours) -> Spread:
     """The spread of one event's loss; the Rényi curve speaks for kinds without their own."""
     reach = rdp.curve_of(event, neighbours).epsilon(math.exp(-50))
-    return Spread(reach / _DEVIATIONS, reach if math.isfinite(reach) else _LARGEST_EXPONENT)
+    return Spread(reach / _DEVIATIONS, reach)
 
 
 @spread_of.register(GaussianEvent)
@@ -101,11 +101,18 @@ def _(event: PureEvent | ApproximateEvent | BoundedRangeEvent, neighbours: Neigh
 def _(event: SampledGaussianEvent, neighbours: Neighbours) -> Spread:
     doubled = event.sampling == "uniform" or neighbours == "replace-one"
     mu = (2 if doubled else 1) / event.noise_multiplier
-    reach = _gaussian_reach(mu)
-    exponent = min(reach, _LARGEST_EXPONENT)
-    amplified = math.log1p(event.rate * math.expm1(exponent)) + reach - exponent
+    # A batch cut to its cap is priced at twice the distance.
+    far = 2 / event.noise_multiplier if event.batch_cap is not None else mu
     deviation = event.rate * math.sqrt(math.expm1(min(mu * mu, _LARGEST_EXPONENT)))
-    return Spread(min(mu, deviation), amplified)
+    return Spread(min(mu, deviation), _amplified(_gaussian_reach(far), event.rate))
+
+
+def _amplified(reach: float, rate: float) -> float:
+    """The largest loss after sampling: log(1 + rate (exp(reach) - 1)).
+
+    Losses beyond a float's exponent count as unbounded, which no one would call private.
+    """
+    return math.log1p(rate * math.expm1(min(reach, _LARGEST_EXPONENT)))
 
 
 def _within(epsilon: float) -> Spread:
