@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-SOURCES := src tests benchmarks docs/conf.py
+SOURCES := $(wildcard src tests benchmarks docs/conf.py)
 
 .PHONY: help demo check test test-long bench docs clean
 .DELETE_ON_ERROR:
