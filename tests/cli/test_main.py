@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from dpflows.cli.main import VERBS, Verb, build, main, run
-from dpflows.errors import BudgetError, InputError
+from dpflows.errors import BudgetError, InputError, TrainingError
 
 SENTINEL = "patient-4711"
 
@@ -46,7 +46,10 @@ def test_a_verb_runs_and_exits_with_zero(capsys):
     assert capsys.readouterr().out == "1.5 True\n"
 
 
-@pytest.mark.parametrize("error", [InputError("rows must be 1\nor more"), BudgetError("spent")])
+@pytest.mark.parametrize(
+    "error",
+    [InputError("rows must be 1\nor more"), BudgetError("spent"), TrainingError("diverged")],
+)
 def test_a_users_mistake_is_one_line_and_code_two(capsys, error):
     assert _run(_raise(error), "verb") == 2
     printed = capsys.readouterr()

@@ -73,7 +73,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_help_loads_nothing_heavy():
     quiet = "import contextlib, io; from dpflows.cli.main import app, run\n"
-    call = "with contextlib.redirect_stdout(io.StringIO()): run(app, ['--help'])\n"
+    call = "with contextlib.redirect_stdout(io.StringIO()): assert run(app, ['--help']) == 0\n"
     assert not HEAVY & _loaded_by(quiet + call + "0")
 
 

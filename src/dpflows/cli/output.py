@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpflows.errors import BudgetError, InputError
+from dpflows.errors import BudgetError, InputError, TrainingError
 
 SUCCESS, BUG, USER_MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -72,7 +72,7 @@ def report_failure(error: BaseException, *, debug: bool) -> int:
     """Say on stderr what went wrong and return the exit code.
 
     Guarantee:
-        Without ``debug`` only the messages of ``InputError``, ``BudgetError`` and
+        Without ``debug`` only the messages of the errors in ``dpflows.errors`` and of
         the argument parser are shown; they hold no private value. Any other
         exception is named by its type and place, never by its text.
 
@@ -94,7 +94,7 @@ def silence_stdout() -> None:
 
 def _explain(error: BaseException) -> tuple[str, int]:
     match error:
-        case InputError() | BudgetError():
+        case InputError() | BudgetError() | TrainingError():
             return _one_line(str(error)), USER_MISTAKE
         case typer.TyperException():
             return f"{_one_line(error.format_message())} (see {_help_command(error)})", USER_MISTAKE
