@@ -14,7 +14,7 @@ import abc
 import functools
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from scipy import stats
 
 from dpflows.errors import InputError
-from dpflows.privacy.events import SampledGaussianEvent
+from dpflows.privacy.events import SampledGaussianEvent, Sampling
 from dpflows.privacy.randomness import Entropy
 
 
@@ -31,6 +31,7 @@ from dpflows.privacy.randomness import Entropy
 class Batches(abc.ABC):
     """How each step chooses its rows."""
 
+    sampling: ClassVar[Sampling]
     rows: int
     batch_size: int
 
@@ -64,6 +65,7 @@ class Batches(abc.ABC):
 class PoissonBatches(Batches):
     """Every row joins independently; a batch beyond ``cap`` is cut at random."""
 
+    sampling: ClassVar[Sampling] = "poisson"
     cap: int
 
     @property
@@ -80,7 +82,7 @@ class PoissonBatches(Batches):
     def event(self, *, steps: int, noise_multiplier: float) -> SampledGaussianEvent:
         """Poisson-sampled Gaussian sums with their truncation."""
         return SampledGaussianEvent(
-            sampling="poisson",
+            sampling=self.sampling,
             rows=self.rows,
             batch_size=self.batch_size,
             batch_cap=None if self.cap >= self.rows else self.cap,
@@ -95,6 +97,8 @@ class PoissonBatches(Batches):
 class UniformBatches(Batches):
     """Exactly ``batch_size`` distinct rows, as in the paper."""
 
+    sampling: ClassVar[Sampling] = "uniform"
+
     @property
     def slots(self) -> int:
         """The batch size."""
@@ -107,7 +111,7 @@ class UniformBatches(Batches):
     def event(self, *, steps: int, noise_multiplier: float) -> SampledGaussianEvent:
         """Gaussian sums over fixed-size samples without replacement."""
         return SampledGaussianEvent(
-            sampling="uniform",
+            sampling=self.sampling,
             rows=self.rows,
             batch_size=self.batch_size,
             noise_multiplier=noise_multiplier,

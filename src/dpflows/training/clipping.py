@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ class Clipping:
     """
 
     norm: float = 1.0
-    kind: Literal["fixed", "automatic"] = "fixed"
+    kind: str = "fixed"
     stabiliser: float = 0.01
 
     def __post_init__(self) -> None:

@@ -1,7 +1,6 @@
 """What is done with a noisy gradient: post-processing, so it costs no privacy."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import optax
 
@@ -20,9 +19,9 @@ class Optimizer:
         True
     """
 
-    name: Literal["adam", "sgd"] = "adam"
+    name: str = "adam"
     learning_rate: float = 5e-3
-    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule: str = "cosine"
     averaging: float | None = None
 
     def __post_init__(self) -> None:

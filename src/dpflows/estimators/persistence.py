@@ -1,0 +1,63 @@
+"""One file per model, read back without running code.
+
+An estimator says what it is in a JSON header and named arrays; this module only
+finds the class again. A new estimator is one line in ``ESTIMATORS``.
+"""
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import dpflows
+from dpflows.errors import InputError
+from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.files import read_model, write_model
+
+ESTIMATORS: dict[str, str] = {"DPFlow": "dpflows.estimators.flow"}
+
+
+def save(estimator: DensityEstimator, path: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator, its guarantee included."""
+    header, arrays = estimator.to_file()
+    name = type(estimator).__name__
+    write_model(
+        path, header={**header, "estimator": name, "dpflows": dpflows.__version__}, arrays=arrays
+    )
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a fitted estimator; its class need not be known.
+
+    Example:
+        >>> load("missing.dpflow")
+        Traceback (most recent call last):
+        dpflows.errors.InputError: ...
+    """
+    header, arrays = read_model(path)
+    try:
+        return _estimator(header.get("estimator")).from_file(header, arrays)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
+        if isinstance(problem, InputError):
+            raise
+        raise InputError(
+            "the file is not a model of this version of dpflows "
+            f"({dpflows.__version__}): its content does not fit together"
+        ) from None
+
+
+def _estimator(name: Any) -> Any:
+    if name not in ESTIMATORS:
+        raise InputError(f"the file holds an unknown estimator; known: {', '.join(ESTIMATORS)}")
+    return getattr(importlib.import_module(ESTIMATORS[name]), name)
+
+
+def fill(template: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The arrays in the template's order, each of the template's shape, all finite."""
+    for name, expected in template.items():
+        found = arrays.get(name)
+        if found is None or found.shape != expected.shape or not np.isfinite(found).all():
+            raise InputError("the file's parameters do not fit its architecture")
+    return [arrays[name] for name in template]

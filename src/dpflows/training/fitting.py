@@ -1,0 +1,79 @@
+"""Carry out a plan: the one place where private rows meet a flow's parameters.
+
+Guarantee:
+    The returned model is a function of the plan's released events, public settings
+    and randomness. Rows are passed to compiled code as arguments, never closed over,
+    so no compiled program or cache holds them.
+"""
+
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpflows.privacy.randomness import Entropy
+from dpflows.training.clipping import by_taps, choose_clipper
+from dpflows.training.loop import (
+    Callbacks,
+    Gradient,
+    Loop,
+    plain_gradient,
+    private_gradient,
+)
+from dpflows.training.plan import Plan
+from dpflows.training.taps import Blueprint, Parameters, take_apart
+
+Model = TypeVar("Model")
+
+
+def negative_log_likelihood(model: Any, row: Float[Array, " columns"]) -> Float[Array, ""]:
+    """The loss of one row."""
+    return -model.log_prob(row)
+
+
+def fit_model(
+    model: Model,
+    rows: Float[np.ndarray, "rows columns"],
+    plan: Plan,
+    *,
+    entropy: Entropy,
+    callbacks: Callbacks | None = None,
+    known_to_taps: bool = False,
+) -> Model:
+    """Train ``model`` on normalised rows as ``plan`` says.
+
+    Args:
+        model: Anything with ``log_prob`` of one row.
+        rows: The private rows, normalised.
+        plan: What to do; must have been made for this many rows.
+        entropy: Where batches and noise come from.
+        callbacks: Progress, stop and checkpoint hooks.
+        known_to_taps: Skip the check that taps are exact for this model.
+    """
+    parameters, blueprint = take_apart(model)
+    gradient = _gradient(plan, blueprint, parameters, known_to_taps)
+    loop = Loop(gradient, plan.batches, plan.optimizer, plan.steps)
+    dtype = jnp.result_type(float)
+    state = loop.run(
+        loop.start(parameters), jnp.asarray(rows, dtype), entropy=entropy, callbacks=callbacks
+    )
+    return blueprint.assemble(loop.released(state))
+
+
+def _gradient(
+    plan: Plan, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
+) -> Gradient:
+    loss = negative_log_likelihood
+    if not plan.is_private:
+        return plain_gradient(loss, blueprint)
+    if known_to_taps:
+        clipper = by_taps(loss, blueprint, plan.clipping)
+    else:
+        clipper = choose_clipper(loss, blueprint, plan.clipping, parameters, plan.columns)
+    return private_gradient(
+        clipper,
+        blueprint,
+        noise_multiplier=plan.noise_multiplier,
+        batch_size=plan.batches.batch_size,
+    )

@@ -1,0 +1,221 @@
+"""The plan: everything a private run will do, fixed before a row is read.
+
+Guarantee:
+    A plan is computed from public numbers alone: the budget, the number of rows and
+    columns, and the caller's settings. Nothing else chooses a noise multiplier, and
+    ``Plan.events`` is exactly what running the plan releases.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from dpflows.errors import InputError
+from dpflows.flows.architectures import Architecture
+from dpflows.privacy.accounting import calibrate_noise, calibrate_steps, epsilon_of, guarantee_for
+from dpflows.privacy.events import Event
+from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.training.batches import Batches, make_batches
+from dpflows.training.clipping import Clipping
+from dpflows.training.defaults import Defaults, defaults_for, expected_megabytes, expected_seconds
+from dpflows.training.optimizers import Optimizer
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the caller fixed; ``None`` leaves a choice to the public rule.
+
+    Giving ``noise_multiplier`` without ``steps`` runs as long as the budget lasts, as
+    in the paper; giving ``steps`` alone buys the least noise that keeps the budget.
+
+    Example:
+        >>> Settings(steps=100).steps
+        100
+    """
+
+    architecture: Architecture | None = None
+    sampling: str = "poisson"
+    batch_size: int | None = None
+    steps: int | None = None
+    noise_multiplier: float | None = None
+    learning_rate: float | None = None
+    optimizer: str = "adam"
+    schedule: str = "cosine"
+    averaging: float | None = None
+    clipping_norm: float = 1.0
+    clipping: str = "fixed"
+    accountant: str = "pld"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a run will do and what it will cost.
+
+    Example:
+        >>> plan = make_plan(Budget(1.0, 1e-5), rows=1000, columns=2, settings=Settings(steps=10))
+        >>> plan.steps, plan.noise_multiplier > 0
+        (10, True)
+    """
+
+    budget: Budget
+    rows: int
+    columns: int
+    architecture: Architecture
+    batches: Batches
+    steps: int
+    noise_multiplier: float
+    clipping: Clipping
+    optimizer: Optimizer
+    accountant: str
+    before: tuple[Event, ...] = ()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the run is private at all."""
+        return self.budget.is_private
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Every release the plan makes: what was paid before training, then training."""
+        if not self.is_private:
+            return self.before
+        steps = self.batches.event(steps=self.steps, noise_multiplier=self.noise_multiplier)
+        return (*self.before, steps)
+
+    def guarantee(self, *, stamps: Sequence[str] = ()) -> Guarantee:
+        """What running the plan promises."""
+        return guarantee_for(
+            self.events, budget=self.budget, accountant=self.accountant, stamps=stamps
+        )
+
+    def shares(self) -> dict[str, float]:
+        """The epsilon of each purpose by itself; together they compose to less than the sum."""
+        return {event.purpose: self._price([event]) for event in self.events}
+
+    @property
+    def seconds(self) -> float:
+        """About how long the run takes on two cores, compilation included."""
+        return expected_seconds(
+            self.architecture, columns=self.columns, slots=self.batches.slots, steps=self.steps
+        )
+
+    @property
+    def megabytes(self) -> float:
+        """About how much memory the run needs beyond the rows."""
+        return expected_megabytes(self.architecture, columns=self.columns, slots=self.batches.slots)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description."""
+        return {
+            "rows": self.rows,
+            "columns": self.columns,
+            "architecture": dataclasses.asdict(self.architecture),
+            "sampling": self.batches.sampling,
+            "batch_size": self.batches.batch_size,
+            "batch_cap": self.batches.slots,
+            "steps": self.steps,
+            "noise_multiplier": self.noise_multiplier,
+            "clipping": dataclasses.asdict(self.clipping),
+            "optimizer": dataclasses.asdict(self.optimizer),
+            "accountant": self.accountant,
+            "events": [event.to_dict() for event in self.events],
+        }
+
+    def _price(self, events: Sequence[Event]) -> float:
+        return epsilon_of(
+            events,
+            delta=self.budget.delta,
+            neighbours=self.budget.neighbours,
+            accountant=self.accountant,
+        )
+
+
+def make_plan(
+    budget: Budget,
+    *,
+    rows: int,
+    columns: int,
+    settings: Settings | None = None,
+    before: Sequence[Event] = (),
+) -> Plan:
+    """Turn a budget and a table's shape into a frozen plan.
+
+    Args:
+        budget: What may be spent in total.
+        rows: Public number of rows.
+        columns: Number of columns.
+        settings: What the caller fixed.
+        before: What is spent before training, inside the same budget.
+    """
+    _require_shape(rows, columns)
+    settings = settings or Settings()
+    rule = defaults_for(budget, rows=rows, columns=columns)
+    batches = make_batches(
+        settings.sampling, rows=rows, batch_size=_given(settings.batch_size, rule.batch_size)
+    )
+    steps, noise = _steps_and_noise(budget, settings, rule, batches, tuple(before))
+    return Plan(
+        budget=budget,
+        rows=rows,
+        columns=columns,
+        architecture=settings.architecture or rule.architecture,
+        batches=batches,
+        steps=steps,
+        noise_multiplier=noise,
+        clipping=Clipping(settings.clipping_norm, settings.clipping),
+        optimizer=Optimizer(
+            settings.optimizer,
+            _given(settings.learning_rate, rule.learning_rate),
+            settings.schedule,
+            settings.averaging,
+        ),
+        accountant=settings.accountant,
+        before=tuple(before),
+    )
+
+
+def _steps_and_noise(
+    budget: Budget,
+    settings: Settings,
+    rule: Defaults,
+    batches: Batches,
+    before: tuple[Event, ...],
+) -> tuple[int, float]:
+    """Whatever the caller did not fix, the budget decides."""
+
+    def events(steps: int, noise: float) -> tuple[Event, ...]:
+        return (*before, batches.event(steps=steps, noise_multiplier=noise))
+
+    _require_positive("steps", _given(settings.steps, 1))
+    if not budget.is_private:
+        return _given(settings.steps, rule.steps), 0.0
+    if settings.noise_multiplier is None:
+        steps = _given(settings.steps, rule.steps)
+        return steps, calibrate_noise(
+            budget, lambda noise: events(steps, noise), accountant=settings.accountant
+        )
+    noise = settings.noise_multiplier
+    _require_positive("noise_multiplier", noise)
+    most = calibrate_steps(
+        budget, lambda steps: events(steps, noise), accountant=settings.accountant
+    )
+    return min(most, _given(settings.steps, most)), noise
+
+
+def _given(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be positive and finite, got {value}")
+
+
+def _require_shape(rows: int, columns: int) -> None:
+    if rows < 2:
+        raise InputError(f"rows must be at least 2, got {rows}; nobody can hide in a table of one")
+    if columns < 1:
+        raise InputError(f"columns must be at least 1, got {columns}")

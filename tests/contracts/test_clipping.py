@@ -1,0 +1,115 @@
+"""For every flow family: taps equal whole per-row gradients, and no row exceeds the clip."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpflows.flows.architectures import ARCHITECTURES, Architecture
+from dpflows.flows.base import wide_gaussian
+from dpflows.flows.density import Defended
+from dpflows.training.clipping import Clipping, by_rows, by_taps
+from dpflows.training.fitting import negative_log_likelihood
+from dpflows.training.taps import take_apart
+
+DIM, CLIP = 3, 0.7
+
+
+def shaken(parameters, seed=1, size=0.1):
+    """Parameters away from the identity start, where many gradients vanish."""
+    leaves, tree = jax.tree.flatten(parameters)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    moved = [
+        leaf + size * jax.random.normal(k, leaf.shape, leaf.dtype)
+        for leaf, k in zip(leaves, keys, strict=True)
+    ]
+    return jax.tree.unflatten(tree, moved)
+
+
+def gradient_of(clipper):
+    return jax.jit(lambda *arguments: clipper(*arguments).gradient)
+
+
+@pytest.fixture(scope="module", params=list(ARCHITECTURES))
+def family(request):
+    architecture = Architecture(request.param, width=8, depth=2, blocks=2, knots=4)
+    model = Defended(architecture.build(DIM, key=jax.random.key(0)), wide_gaussian(DIM))
+    parameters, blueprint = take_apart(model)
+    clipping = Clipping(norm=CLIP)
+    clippers = {
+        name: gradient_of(make(negative_log_likelihood, blueprint, clipping))
+        for name, make in (("taps", by_taps), ("rows", by_rows))
+    }
+    return shaken(parameters), blueprint, clippers
+
+
+def vector(tree):
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+@pytest.mark.parametrize("spoiled", [None, np.nan, np.inf])
+def test_taps_equal_whole_gradients(family, spoiled):
+    parameters, _, clippers = family
+    rows = np.array(jax.random.normal(jax.random.key(2), (32, DIM)))
+    if spoiled is not None:
+        rows[[3, 17]] = spoiled
+    present = jnp.arange(32) < 29
+    taps, whole = (
+        vector(clippers[name](parameters, jnp.asarray(rows), present)) for name in ("taps", "rows")
+    )
+    assert np.isfinite(taps).all()
+    assert np.linalg.norm(taps - whole) <= 1e-5 * np.linalg.norm(whole)
+
+
+def hostile_rows(count, seed=5):
+    """Ordinary rows salted with huge, tiny, denormal, infinite and missing entries."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, DIM)) * 10.0 ** rng.integers(-3, 4, size=(count, 1))
+    strange = rng.choice(
+        [np.nan, np.inf, -np.inf, 1e38, -1e38, 1e30, 1e-38, 1e-45, 0.0, 1e9], rows.shape
+    )
+    return np.where(rng.random(rows.shape) < 0.3, strange, rows).astype(np.float32)
+
+
+def contributions(clipper, parameters, rows):
+    """The norm of what each row alone adds to the sum, in double precision."""
+
+    def alone(row):
+        total = clipper(parameters, row[None], jnp.ones(1, bool))
+        return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(total)])
+
+    many = jax.jit(jax.vmap(alone))
+    parts = [many(jnp.asarray(part)) for part in np.array_split(rows, max(len(rows) // 500, 1))]
+    return np.concatenate([np.linalg.norm(np.asarray(p, np.float64), axis=1) for p in parts])
+
+
+def largest_contribution(family, count):
+    parameters, _, clippers = family
+    norms = contributions(clippers["taps"], parameters, hostile_rows(count))
+    assert (norms > 0.9 * CLIP).any()
+    return norms.max()
+
+
+def test_no_hostile_row_exceeds_the_clip(family):
+    assert largest_contribution(family, 1000) <= CLIP
+
+
+@pytest.mark.long
+def test_no_hostile_row_exceeds_the_clip_at_full_size(family):
+    assert largest_contribution(family, 10_000) <= CLIP
+
+
+def test_an_absent_row_adds_nothing(family):
+    parameters, _, clippers = family
+    rows = jax.random.normal(jax.random.key(2), (32, DIM))
+    nothing = clippers["taps"](parameters, rows, jnp.zeros(32, bool))
+    assert not vector(nothing).any()
+
+
+def test_hidden_weights_have_no_gradient(family):
+    parameters, blueprint, clippers = family
+    rows = jax.random.normal(jax.random.key(2), (32, DIM))
+    gradient = clippers["taps"](parameters, rows, jnp.ones(32, bool))
+    for layer, mask in zip(gradient.dense, blueprint.masks, strict=True):
+        if mask is not None:
+            assert not np.asarray(layer.weight)[..., ~mask].any()
