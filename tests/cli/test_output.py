@@ -33,6 +33,12 @@ def test_quiet_progress_and_console_are_silent(capsys):
     assert printed.err == ""
 
 
+def test_a_command_that_is_shown_can_be_copied(capsys):
+    command = "dpflows account " + "--rows 30000 " * 20
+    console().print(command)
+    assert capsys.readouterr().out == command + "\n"
+
+
 def test_running_out_of_memory_is_explained(capsys):
     assert report_failure(MemoryError(), debug=False) == 2
     assert "fewer rows" in capsys.readouterr().err

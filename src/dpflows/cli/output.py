@@ -29,11 +29,13 @@ Advance = Callable[[int, float], None]
 def console(*, quiet: bool = False) -> Console:
     """The console for human-readable results; ``quiet`` swallows everything.
 
+    Long lines are left to the terminal, so that a command shown can be copied.
+
     Example:
         >>> console().print("five arms")
         five arms
     """
-    return Console(quiet=quiet, highlight=False)
+    return Console(quiet=quiet, highlight=False, soft_wrap=True)
 
 
 def print_json(result: Any) -> None:
