@@ -1,0 +1,30 @@
+"""Releases that are not gradients: counts, quantiles, categories, moments, choices, votes.
+
+Each returns its value together with the event to charge. Noise is sampled exactly.
+"""
+
+from dpflows.privacy.mechanisms.categories import discover_categories
+from dpflows.privacy.mechanisms.choosing import exponential_mechanism, report_noisy_max
+from dpflows.privacy.mechanisms.counting import noisy_count, noisy_histogram
+from dpflows.privacy.mechanisms.moments import Moments, clipped_moments
+from dpflows.privacy.mechanisms.quantiles import private_bounds, private_quantile
+from dpflows.privacy.mechanisms.release import Release
+from dpflows.privacy.mechanisms.sparse import SparseVector
+from dpflows.privacy.mechanisms.tuning import select_best
+from dpflows.privacy.mechanisms.voting import noisy_vote
+
+__all__ = [
+    "Moments",
+    "Release",
+    "SparseVector",
+    "clipped_moments",
+    "discover_categories",
+    "exponential_mechanism",
+    "noisy_count",
+    "noisy_histogram",
+    "noisy_vote",
+    "private_bounds",
+    "private_quantile",
+    "report_noisy_max",
+    "select_best",
+]
