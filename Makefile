@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 SOURCES := $(wildcard src tests benchmarks docs/conf.py)
 
 .PHONY: help demo check test test-long bench docs clean

@@ -12,7 +12,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from dpflows.cli.main import VERBS, Verb, build, main, run
+from dpflows.cli.main import VERBS, Verb, _command, build, main, run
 from dpflows.errors import BudgetError, InputError, TrainingError
 
 SENTINEL = "patient-4711"
@@ -190,6 +190,13 @@ def test_every_verb_has_json_an_example_and_help_that_fits_a_screen(capsys, monk
     assert max(map(len, shown.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("verb", _present())
+def test_every_example_is_accepted(verb):
+    program, name, *words = VERBS[verb].example.split()
+    assert (program, name) == ("dpflows", verb)
+    _command(verb, VERBS[verb]).make_context(verb, words)
+
+
 @pytest.mark.skipif(_present() != list(VERBS), reason="a verb's module is missing")
 def test_the_overview_fits_a_small_screen(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
@@ -197,5 +204,6 @@ def test_the_overview_fits_a_small_screen(capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert all(verb in shown for verb in VERBS)
     assert "Example: dpflows" in shown
+    assert "..." not in shown.replace("[ARGS]...", "")
     assert len(shown.rstrip().splitlines()) <= 24
     assert max(map(len, shown.splitlines())) <= 80

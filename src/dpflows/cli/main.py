@@ -43,7 +43,7 @@ VERBS: dict[str, Verb] = {
     "account": Verb(
         "dpflows.cli.account",
         "account",
-        "dpflows account --rows 30000 --batch-size 500 --steps 600",
+        "dpflows account --rows 30000 --batch-size 500 --noise-multiplier 2 --steps 600 --delta 1e-5",
     ),
 }
 
@@ -119,7 +119,10 @@ def run(application: typer.Typer, arguments: Sequence[str]) -> int:
 
 def _command(name: str, verb: Verb) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, epilog=f"Example: {verb.example}")(verb.function())
+    function = verb.function()
+    # given in full, or the list of verbs would cut it with dots
+    summary = (function.__doc__ or "").strip().split("\n")[0]
+    single.command(name, short_help=summary, epilog=f"Example: {verb.example}")(function)
     return typer.main.get_command(single)
 
 
