@@ -1,13 +1,14 @@
 """Flow families by name: recipes that only assemble maps.
 
 A family is one entry of ``ARCHITECTURES``: how to make one block from data to latent
-space, which scalar transformers it accepts, and which direction takes a single pass.
+space, and which scalar transformers it accepts. Blocks are stacked and scanned over, so
+neither the program's size nor its compilation grows with their number.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -26,8 +27,12 @@ from flowjax.distributions import AbstractDistribution, Transformed
 from jaxtyping import PRNGKeyArray
 
 from dpflows.errors import InputError
+from dpflows.flows.autoregressive import ColumnByColumn
 from dpflows.flows.base import gaussian
+from dpflows.flows.block import block_network
+from dpflows.flows.implicit import Implicit
 from dpflows.flows.layers import BoundedAffine
+from dpflows.flows.linear import TriangularLinear
 from dpflows.flows.transformers import (
     Additive,
     Affine,
@@ -37,6 +42,8 @@ from dpflows.flows.transformers import (
 )
 
 _START = 0.01
+# Diagonal blocks have this many squared parameters per column and layer.
+_LARGEST_BLOCK = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +53,11 @@ class Recipe:
     Attributes:
         block: One block, a bijection of ``dim`` columns, from a key.
         transformers: The scalar maps it accepts; the first is its own choice.
-        single_pass: The direction that needs one network evaluation per block.
         last: A map after all blocks, if the family has one.
     """
 
     block: "Callable[[Architecture, int, PRNGKeyArray], AbstractBijection]"
     transformers: tuple[TransformerName, ...] = ("affine", "spline")
-    single_pass: Literal["density", "sampling"] = "density"
     last: Callable[[int], AbstractBijection] | None = None
 
 
@@ -125,7 +130,7 @@ class Architecture:
         stack: AbstractBijection = Scan(eqx.filter_vmap(make)(jr.split(key, self.blocks)))
         if self._recipe.last is not None:
             stack = Chain([stack, self._recipe.last(dim)])
-        return stack if self._recipe.single_pass == "sampling" else Invert(stack)
+        return Invert(stack)
 
 
 def _require_choice(field: str, value: object, choices: Any) -> None:
@@ -150,11 +155,12 @@ def _made(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
         nn_width=arch.width,
         nn_depth=arch.depth,
     )
-    return eqx.tree_at(
+    made = eqx.tree_at(
         lambda m: (m.masked_autoregressive_mlp, m.transformer_constructor),
         made,
         (_quiet(made.masked_autoregressive_mlp), scalar),
     )
+    return ColumnByColumn(made)
 
 
 def _coupling(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
@@ -197,7 +203,36 @@ def _autoregressive(arch: Architecture, dim: int, key: PRNGKeyArray) -> Abstract
     return Chain([_made(arch, dim, key), _reverse(dim), _act_norm(dim)])
 
 
+def _inverse_autoregressive(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    return Chain([Implicit(_made(arch, dim, key)), _reverse(dim), _act_norm(dim)])
+
+
+def _additive(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    return Chain([_coupling(arch, dim, key), _reverse(dim)])
+
+
+def _real_nvp(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    return Chain([_coupling(arch, dim, key), _reverse(dim), _act_norm(dim)])
+
+
+def _glow(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    mixing = TriangularLinear(jnp.zeros((dim, dim)))
+    return Chain([_act_norm(dim), mixing, _coupling(arch, dim, key), _reverse(dim)])
+
+
+def _block_neural(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    block_dim = min(max(arch.width // dim, 2), _LARGEST_BLOCK)
+    network = block_network(key, dim=dim, depth=arch.depth, block_dim=block_dim)
+    return Chain([network, _reverse(dim), _act_norm(dim)])
+
+
 ARCHITECTURES: dict[str, Recipe] = {
     "maf": Recipe(_autoregressive),
+    "iaf": Recipe(_inverse_autoregressive),
+    "nice": Recipe(_additive, ("additive", "affine", "spline"), last=_act_norm),
+    "realnvp": Recipe(_real_nvp),
+    "glow": Recipe(_glow),
     "nsf": Recipe(_autoregressive, ("spline", "affine")),
+    "nsf-coupling": Recipe(_real_nvp, ("spline", "affine")),
+    "bnaf": Recipe(_block_neural, ()),
 }

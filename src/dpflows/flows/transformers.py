@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from flowjax.bijections import AbstractBijection, Loc, Vmap
 from jaxtyping import Array, Float
 
-from dpflows.flows.layers import BoundedAffine, Spline
+from dpflows.flows.layers import BoundedAffine
+from dpflows.flows.spline import Spline
 
 TransformerName = Literal["additive", "affine", "spline"]
 
