@@ -22,16 +22,16 @@ from dpflows.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """Where a verb's function lives and how it is used.
+    """Where a verb's function lives, and options to show as an example.
 
     Example:
-        >>> Verb("dpflows.cli.output", "print_json", "dpflows ...").function().__name__
+        >>> Verb("dpflows.cli.output", "print_json", "--rows 9").function().__name__
         'print_json'
     """
 
     module: str
     name: str
-    example: str
+    options: str
 
     def function(self) -> Any:
         """Import the verb's module and return its function."""
@@ -39,11 +39,11 @@ class Verb:
 
 
 VERBS: dict[str, Verb] = {
-    "demo": Verb("dpflows.cli.demo", "demo", "dpflows demo --output demo"),
+    "demo": Verb("dpflows.cli.demo", "demo", "--output demo"),
     "account": Verb(
         "dpflows.cli.account",
         "account",
-        "dpflows account --rows 30000 --batch-size 500 --noise-multiplier 2 --steps 600 --delta 1e-5",
+        "--rows 30000 --batch-size 500 --noise-multiplier 2 --steps 600 --delta 1e-5",
     ),
 }
 
@@ -70,7 +70,7 @@ def build(verbs: Mapping[str, Verb]) -> typer.Typer:
         cls=Verbs,
         add_completion=False,
         rich_markup_mode=None,
-        epilog="Example: " + next((verb.example for verb in verbs.values()), "dpflows --version"),
+        epilog="Example: dpflows " + " ".join([*verbs, "--version"][:1]),
     )
     application.callback()(_root)
     return application
@@ -122,7 +122,9 @@ def _command(name: str, verb: Verb) -> Any:
     function = verb.function()
     # given in full, or the list of verbs would cut it with dots
     summary = (function.__doc__ or "").strip().split("\n")[0]
-    single.command(name, short_help=summary, epilog=f"Example: {verb.example}")(function)
+    single.command(name, short_help=summary, epilog=f"Example: dpflows {name} {verb.options}")(
+        function
+    )
     return typer.main.get_command(single)
 
 
