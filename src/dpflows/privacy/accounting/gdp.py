@@ -67,7 +67,7 @@ class GDPAccountant(Accountant):
 
     name = "gdp"
     kind = "bound"
-    reading = "exact, for Gaussian noise on full batches only"
+    reading = "exact, full batches"
 
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
         """One Gaussian pair at the composed distance."""
@@ -96,7 +96,7 @@ class GDPCLTAccountant(Accountant):
 
     name = "gdp-clt"
     kind = "estimate"
-    reading = "central-limit estimate, may understate; not a guarantee"
+    reading = "may understate"
 
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
         """One Gaussian pair at the limiting distance."""

@@ -78,7 +78,7 @@ class PLDAccountant(Accountant):
 
     name = "pld"
     kind = "bound"
-    reading = "tight numerical bound; the figure to report"
+    reading = "valid; report this"
 
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
         """The convolution of all losses on one grid."""

@@ -90,7 +90,7 @@ class RDPAccountant(Accountant):
 
     name = "rdp"
     kind = "bound"
-    reading = "moments accountant; a looser bound"
+    reading = "valid, looser"
 
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
         """The sum of all Rényi curves."""

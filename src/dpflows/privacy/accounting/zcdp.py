@@ -65,7 +65,7 @@ class ZCDPAccountant(Accountant):
 
     name = "zcdp"
     kind = "bound"
-    reading = "simple sum, a loose bound; unsampled releases only"
+    reading = "valid, full batches"
 
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
         """The sum of all rho."""
