@@ -91,11 +91,26 @@ class TestWriteAtomically:
             pass
         assert os.listdir(tmp_path) == []
 
-    def test_a_missing_folder_and_a_folder_as_target_are_explained(self, tmp_path):
-        with pytest.raises(InputError, match="folder"), write_atomically(tmp_path / "no" / "a"):
+    def test_a_failure_about_another_file_keeps_its_own_words(self, tmp_path):
+        with pytest.raises(FileNotFoundError), write_atomically(tmp_path / "a"):
+            (tmp_path / "no" / "input.csv").read_bytes()
+        assert os.listdir(tmp_path) == []
+
+    @pytest.mark.parametrize("name", ["no/a", "../no/a", "a/../no/a"])
+    def test_a_missing_folder_is_explained(self, tmp_path, monkeypatch, name):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(InputError, match="choose a folder that exists"), write_atomically(name):
             pass
+
+    def test_a_folder_as_target_is_explained(self, tmp_path):
         with pytest.raises(InputError, match="add a file name"), write_atomically(tmp_path):
             pass
+
+    def test_a_name_without_a_folder_is_in_the_current_one(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with write_atomically("a") as file:
+            file.write(b"whole")
+        assert (tmp_path / "a").read_bytes() == b"whole"
 
 
 class TestRoundTrip:

@@ -66,10 +66,11 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         ['note.txt']
     """
     target = Path(path)
-    with _explained(target), _temporary_beside(target) as (file, name):
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
+    with _explained(target), _temporary_beside(target) as name:
+        with open(name, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(name, target)
         _sync_folder(target.parent)
 
@@ -132,9 +133,13 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
 def _explained(target: Path) -> Iterator[None]:
     if target.is_dir():
         raise InputError(f"output must be a file, got the folder {str(target)!r}; add a file name")
+    folder = os.path.dirname(os.path.abspath(target))
     try:
         yield
     except OSError as error:
+        # the caller's block may fail on a file of its own, which is not ours to explain
+        if error.filename and os.path.dirname(error.filename) != folder:
+            raise
         raise InputError(
             f"cannot write {str(target)!r}: {error.strerror}; choose a folder that exists, "
             "is writable and has room"
@@ -142,11 +147,11 @@ def _explained(target: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _temporary_beside(target: Path) -> Iterator[tuple[IO[bytes], str]]:
+def _temporary_beside(target: Path) -> Iterator[str]:
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".dpflows-", suffix=".part")
+    os.close(descriptor)
     try:
-        with open(descriptor, "wb") as file:
-            yield file, name
+        yield name
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
