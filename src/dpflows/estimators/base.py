@@ -1,7 +1,7 @@
 """What every private density estimator can do once it is fitted."""
 
 import abc
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     insecure_test_seed: int | None
 
     @abc.abstractmethod
-    def fit(self, X: Any, y: None = None) -> Self:
+    def fit(self, X: Any, y: None = None) -> "DensityEstimator":
         """Spend the budget on the rows of ``X``."""
 
     def sample(self, n_samples: int = 1) -> Any:
@@ -74,7 +74,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def from_file(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+    def from_file(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DensityEstimator":
         """Read back what ``to_file`` gave; the content may be hostile."""
 
     def _entropy(self) -> Entropy:

@@ -1,7 +1,7 @@
 """DP-NF: a normalizing flow fitted under differential privacy."""
 
 import dataclasses
-from typing import Any, Self, final
+from typing import Any, cast, final
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from dpflows.estimators.tables import Columns, read_bounds, read_rows
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.base import uniform_box
 from dpflows.flows.density import Defended, Density, Normaliser
+from dpflows.privacy.events import NEIGHBOURS, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.training.fitting import fit_model
 from dpflows.training.loop import Callbacks
@@ -98,7 +99,7 @@ class DPFlow(DensityEstimator):
         )
         return make_plan(self._budget(), rows=rows, columns=columns, settings=settings)
 
-    def fit(self, X: Any, y: None = None, *, callbacks: Callbacks | None = None) -> Self:
+    def fit(self, X: Any, y: None = None, *, callbacks: Callbacks | None = None) -> "DPFlow":
         """Fit the flow to the rows of ``X`` within the budget.
 
         Args:
@@ -134,7 +135,6 @@ class DPFlow(DensityEstimator):
         density = self.density_
         header = {
             "columns": dataclasses.asdict(self.columns_),
-            "architecture": dataclasses.asdict(self.plan_.architecture),
             "log_inside": density.log_inside,
             "background_weight": density.model.weight,
             "plan": self.plan_.to_dict(),
@@ -150,14 +150,15 @@ class DPFlow(DensityEstimator):
         return header, frame | parameter_arrays(density.model)
 
     @classmethod
-    def from_file(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+    def from_file(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DPFlow":
         """Rebuild the flow and put the released parameters into it."""
         guarantee = Guarantee.from_dict(header["guarantee"])
         columns = Columns.from_dict(header["columns"])
         low, high = read_bounds((arrays["low"], arrays["high"]), columns.count)
         normaliser = Normaliser(arrays["shift"], arrays["scale"])
-        architecture = architecture_of(header["architecture"])
-        template = fresh_model(architecture, normaliser, low, high, np.zeros(2, np.uint32))
+        budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
+        plan = Plan.from_dict(header["plan"], budget)
+        template = fresh_model(plan.architecture, normaliser, low, high, np.zeros(2, np.uint32))
         model = with_parameters(template, arrays)
         weighted = Defended(model.flow, model.background, float(header["background_weight"]))
         estimator = cls(
@@ -165,9 +166,10 @@ class DPFlow(DensityEstimator):
             delta=guarantee.delta,
             bounds=(low, high),
             neighbours=guarantee.neighbours,
-            architecture=architecture,
+            architecture=plan.architecture,
             accountant=guarantee.accountant,
         )
+        estimator.plan_ = plan
         estimator.density_ = Density(normaliser, weighted, low, high, float(header["log_inside"]))
         estimator.guarantee_ = guarantee
         estimator.columns_ = columns
@@ -175,7 +177,8 @@ class DPFlow(DensityEstimator):
         return estimator
 
     def _budget(self) -> Budget:
-        return Budget(self.epsilon, self.delta, self.neighbours)  # type: ignore[arg-type]
+        check_choice("neighbours", self.neighbours, NEIGHBOURS)
+        return Budget(self.epsilon, self.delta, cast(Neighbours, self.neighbours))
 
     def _architecture(self) -> Architecture | None:
         chosen = self.architecture
@@ -221,11 +224,3 @@ def with_parameters(template: Defended, arrays: dict[str, np.ndarray]) -> Defend
     values = fill(parameter_arrays(template), arrays)
     leaves = [jnp.asarray(value) for value in values]
     return blueprint.assemble(jax.tree.unflatten(jax.tree.structure(parameters), leaves))
-
-
-def architecture_of(description: dict[str, Any]) -> Architecture:
-    """Read back ``dataclasses.asdict`` of an architecture."""
-    known = {field.name for field in dataclasses.fields(Architecture)}
-    if set(description) != known:
-        raise InputError("the architecture in the file has other fields than this version knows")
-    return Architecture(**description)

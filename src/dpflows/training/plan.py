@@ -7,14 +7,13 @@ Guarantee:
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from dpflows.errors import InputError
 from dpflows.flows.architectures import Architecture
 from dpflows.privacy.accounting import calibrate_noise, calibrate_steps, epsilon_of, guarantee_for
-from dpflows.privacy.events import Event
+from dpflows.privacy.events import Event, check_positive, event_from_dict
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.training.batches import Batches, make_batches
 from dpflows.training.clipping import Clipping
@@ -121,8 +120,27 @@ class Plan:
             "clipping": dataclasses.asdict(self.clipping),
             "optimizer": dataclasses.asdict(self.optimizer),
             "accountant": self.accountant,
-            "events": [event.to_dict() for event in self.events],
+            "before": [event.to_dict() for event in self.before],
         }
+
+    @classmethod
+    def from_dict(cls, description: dict[str, Any], budget: Budget) -> "Plan":
+        """Read back what ``to_dict`` wrote."""
+        shape = {name: int(description[name]) for name in ("rows", "batch_size")}
+        before = tuple(event_from_dict(event) for event in description["before"])
+        return cls(
+            budget=budget,
+            rows=shape["rows"],
+            columns=int(description["columns"]),
+            architecture=Architecture(**description["architecture"]),
+            batches=make_batches(description["sampling"], **shape),
+            steps=int(description["steps"]),
+            noise_multiplier=float(description["noise_multiplier"]),
+            clipping=Clipping(**description["clipping"]),
+            optimizer=Optimizer(**description["optimizer"]),
+            accountant=str(description["accountant"]),
+            before=before,
+        )
 
     def _price(self, events: Sequence[Event]) -> float:
         return epsilon_of(
@@ -189,7 +207,7 @@ def _steps_and_noise(
     def events(steps: int, noise: float) -> tuple[Event, ...]:
         return (*before, batches.event(steps=steps, noise_multiplier=noise))
 
-    _require_positive("steps", _given(settings.steps, 1))
+    check_positive("steps", _given(settings.steps, 1))
     if not budget.is_private:
         return _given(settings.steps, rule.steps), 0.0
     if settings.noise_multiplier is None:
@@ -198,7 +216,7 @@ def _steps_and_noise(
             budget, lambda noise: events(steps, noise), accountant=settings.accountant
         )
     noise = settings.noise_multiplier
-    _require_positive("noise_multiplier", noise)
+    check_positive("noise_multiplier", noise)
     most = calibrate_steps(
         budget, lambda steps: events(steps, noise), accountant=settings.accountant
     )
@@ -207,11 +225,6 @@ def _steps_and_noise(
 
 def _given(value: T | None, default: T) -> T:
     return default if value is None else value
-
-
-def _require_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be positive and finite, got {value}")
 
 
 def _require_shape(rows: int, columns: int) -> None:
