@@ -269,16 +269,18 @@ def event_from_dict(description: dict[str, Any]) -> Event:
     try:
         return _read_event(dict(description))
     except (TypeError, KeyError, AttributeError, ValueError) as problem:
-        raise InputError(f"event description cannot be read: {problem}") from problem
+        reason = " ".join(str(problem).split())
+        raise InputError(f"event description cannot be read: {reason}") from problem
 
 
 def _read_event(fields: dict[str, Any]) -> Event:
     kind = fields.pop("kind", None)
     if kind not in _KINDS:
         raise InputError(f"kind must be one of {', '.join(_KINDS)}")
-    for name in ("sensitivity", "epsilon", "rho"):
-        if isinstance(fields.get(name), dict):
-            fields[name] = Sensitivity(**fields[name])
+    for name in {"sensitivity", "epsilon", "rho"} & fields.keys():
+        fields[name] = Sensitivity(**fields[name])
     if kind == SelectionEvent.kind:
         fields["run"] = tuple(event_from_dict(event) for event in fields["run"])
+    if type(fields.get("count", 1)) is not int or type(fields.get("purpose", "")) is not str:
+        raise InputError("count must be a whole number and purpose a text")
     return _KINDS[kind](**fields)

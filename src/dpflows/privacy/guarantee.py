@@ -127,17 +127,30 @@ class Guarantee:
         try:
             return cls._read(dict(description))
         except (TypeError, KeyError, AttributeError, ValueError) as problem:
-            raise InputError(f"guarantee description cannot be read: {problem}") from problem
+            reason = " ".join(str(problem).split())
+            raise InputError(f"guarantee description cannot be read: {reason}") from problem
 
     @classmethod
     def _read(cls, fields: dict[str, Any]) -> "Guarantee":
         check_choice("kind", fields["kind"], KINDS)
         check_choice("neighbours", fields["neighbours"], NEIGHBOURS)
-        epsilon = fields["epsilon"]
-        fields["epsilon"] = math.inf if epsilon is None else float(epsilon)
+        check_delta(fields["delta"])
+        fields["epsilon"] = _read_epsilon(fields["epsilon"], math.inf)
+        fields["replace_one_epsilon"] = _read_epsilon(fields["replace_one_epsilon"], None)
         fields["events"] = _read_events(fields["events"])
-        fields["stamps"] = tuple(fields.get("stamps", ()))
+        fields["versions"] = {
+            str(name): str(version) for name, version in fields["versions"].items()
+        }
+        fields["stamps"] = tuple(str(stamp) for stamp in fields.get("stamps", ()))
         return cls(**fields)
+
+
+def _read_epsilon(value: Any, missing: float | None) -> Any:
+    if value is None:
+        return missing
+    if not float(value) >= 0:
+        raise InputError("epsilon must not be negative")
+    return float(value)
 
 
 def _finite(value: float | None) -> float | None:

@@ -161,8 +161,8 @@ def calibrate_steps(
     _allowed(search, _NO_STEP_FITS)
     if search.beyond is None:
         raise InputError("epsilon allows any number of steps; give the number of steps instead")
-    while (gap := _gap(search)) > 1:
-        search = search.extended(trial(search.aim(margin=search.width / gap)))
+    while (between := _between(search)) is not None:
+        search = search.extended(trial(math.log(between)))
     return _steps(_allowed(search, _NO_STEP_FITS))
 
 
@@ -179,9 +179,12 @@ def _allowed(search: _Search, refusal: str) -> _Trial:
     return search.within
 
 
-def _gap(search: _Search) -> int:
-    counts = [_steps(trial) for trial in search.ends]
-    return max(counts) - min(counts)
+def _between(search: _Search) -> int | None:
+    """The number of steps to try next, strictly inside the bracket; none if it is closed."""
+    low, high = sorted(_steps(trial) for trial in search.ends)
+    if high - low <= 1:
+        return None
+    return min(max(round(math.exp(search.aim(margin=0.0))), low + 1), high - 1)
 
 
 def _steps(trial: _Trial) -> int:

@@ -91,8 +91,17 @@ def _compose(tallied: tuple[tuple[Event, int], ...], neighbours: Neighbours) -> 
     grid = grid_for(dict(tallied), neighbours)
     total = library.identity(grid)
     for event, count in tallied:
-        total = total.compose(_unit_loss(event, neighbours, grid).self_compose(count))
+        total = total.compose(_repeated(_unit_loss(event, neighbours, grid), count))
     return total
+
+
+def _repeated(loss: Any, count: int) -> Any:
+    if count == 1:
+        return loss
+    # Vanishing probabilities overflow inside the library's search for where the tails
+    # end; it skips what is not finite and keeps more of them.
+    with np.errstate(all="ignore"):
+        return loss.self_compose(count)
 
 
 @functools.lru_cache(maxsize=64)
