@@ -35,7 +35,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
