@@ -23,7 +23,9 @@ def demo(
     screen = output.console(quiet=json)
     rng = np.random.default_rng()
     train, test = (generate("pinwheel", rows, rng=rng) for rows in (ROWS, TEST_ROWS))
-    flow = DPFlow(epsilon=EPSILON, delta=DELTA, bounds=(DATASETS["pinwheel"].low, DATASETS["pinwheel"].high))
+    flow = DPFlow(
+        epsilon=EPSILON, delta=DELTA, bounds=(DATASETS["pinwheel"].low, DATASETS["pinwheel"].high)
+    )
     screen.print(f"Fitting a private flow to {ROWS:,} rows of the pinwheel ...")
     _fit(flow, train, quiet=json)
     files = _leave(flow, train, folder)
@@ -49,8 +51,8 @@ def _leave(flow: Any, train: Any, folder: Path) -> dict[str, str]:
     """Write the four files, each whole or not at all."""
     import pandas as pd
 
-    from dpflows.estimators.files import write_atomically
     from dpflows.evaluation.plots import density_figure
+    from dpflows.files import write_atomically
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = {

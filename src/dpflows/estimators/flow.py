@@ -1,6 +1,8 @@
 """DP-NF: a normalizing flow fitted under differential privacy."""
 
 import dataclasses
+import os
+from pathlib import Path
 from typing import Any, cast, final
 
 import jax
@@ -17,6 +19,7 @@ from dpflows.flows.base import uniform_box
 from dpflows.flows.density import Defended, Density, Normaliser
 from dpflows.privacy.events import NEIGHBOURS, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.fitting import fit_model
 from dpflows.training.loop import Callbacks
 from dpflows.training.normalising import from_bounds
@@ -99,18 +102,28 @@ class DPFlow(DensityEstimator):
         )
         return make_plan(self._budget(), rows=rows, columns=columns, settings=settings)
 
-    def fit(self, X: Any, y: None = None, *, callbacks: Callbacks | None = None) -> "DPFlow":
+    def fit(
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        callbacks: Callbacks | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> "DPFlow":
         """Fit the flow to the rows of ``X`` within the budget.
 
         Args:
             X: A numeric table without missing values.
             y: Ignored.
-            callbacks: Progress, stop and checkpoint hooks.
+            callbacks: Progress and stop hooks.
+            checkpoint: A file that keeps the run while it lasts; a run that was
+                interrupted goes on from it, at no further cost.
         """
         rows, columns = read_rows(X)
         low, high = read_bounds(self.bounds, columns.count)
         plan = self.plan(len(rows), columns.count)
         entropy = self._entropy()
+        checkpoints = None if checkpoint is None else Checkpoints(Path(checkpoint), plan)
         normaliser = from_bounds(low, high)
         model = fit_model(
             fresh_model(plan.architecture, normaliser, low, high, entropy.key("initialisation")),
@@ -118,6 +131,7 @@ class DPFlow(DensityEstimator):
             plan,
             entropy=entropy,
             callbacks=callbacks,
+            checkpoints=checkpoints,
             known_to_taps=True,
         )
         density = Density(normaliser, model, low, high)
@@ -127,6 +141,8 @@ class DPFlow(DensityEstimator):
         self.guarantee_ = plan.guarantee(stamps=self._stamps())
         self.columns_ = columns
         self.n_features_in_ = columns.count
+        if checkpoints is not None:
+            checkpoints.remove()
         return self
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -14,7 +14,7 @@ import numpy as np
 import dpflows
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.files import read_model, write_model
+from dpflows.files import read_model, write_model
 
 ESTIMATORS: dict[str, str] = {"DPFlow": "dpflows.estimators.flow"}
 

@@ -6,6 +6,7 @@ Guarantee:
     so no compiled program or cache holds them.
 """
 
+import dataclasses
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpflows.privacy.randomness import Entropy
+from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.clipping import by_taps, choose_clipper
 from dpflows.training.loop import (
     Callbacks,
@@ -39,6 +41,7 @@ def fit_model(
     *,
     entropy: Entropy,
     callbacks: Callbacks | None = None,
+    checkpoints: Checkpoints | None = None,
     known_to_taps: bool = False,
 ) -> Model:
     """Train ``model`` on normalised rows as ``plan`` says.
@@ -48,16 +51,19 @@ def fit_model(
         rows: The private rows, normalised.
         plan: What to do; must have been made for this many rows.
         entropy: Where batches and noise come from.
-        callbacks: Progress, stop and checkpoint hooks.
+        callbacks: Progress and stop hooks.
+        checkpoints: Where to keep the run, and from where to go on with it.
         known_to_taps: Skip the check that taps are exact for this model.
     """
     parameters, blueprint = take_apart(model)
     gradient = _gradient(plan, blueprint, parameters, known_to_taps)
     loop = Loop(gradient, plan.batches, plan.optimizer, plan.steps)
     dtype = jnp.result_type(float)
-    state = loop.run(
-        loop.start(parameters), jnp.asarray(rows, dtype), entropy=entropy, callbacks=callbacks
-    )
+    callbacks, state = callbacks or Callbacks(), loop.start(parameters)
+    if checkpoints is not None:
+        callbacks = dataclasses.replace(callbacks, on_state=checkpoints.keep)
+        state = checkpoints.resume(state)
+    state = loop.run(state, jnp.asarray(rows, dtype), entropy=entropy, callbacks=callbacks)
     return blueprint.assemble(loop.released(state))
 
 

@@ -124,7 +124,7 @@ class Loop:
         chunk = self.compiled_chunk()
         began = time.monotonic()
         while (step := int(state.step)) < self.steps:
-            state = chunk(state, rows, *self._chunk_inputs(entropy, step))
+            state = chunk(state, rows, *self.chunk_inputs(entropy, step))
             _require_finite(state)
             progress = Progress(int(state.step), self.steps, time.monotonic() - began)
             if callbacks.on_state:
@@ -176,7 +176,8 @@ class Loop:
             return average
         return optax.incremental_update(parameters, average, 1 - decay)
 
-    def _chunk_inputs(self, entropy: Entropy, step: int) -> tuple[np.ndarray, ...]:
+    def chunk_inputs(self, entropy: Entropy, step: int) -> tuple[np.ndarray, ...]:
+        """Fresh randomness for the chunk that begins at ``step``."""
         count = min(CHUNK, self.steps - step)
         sizes = np.zeros(CHUNK, np.int32)
         sizes[:count] = self.batches.sizes(entropy, step=step, count=count)

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as arrays_st
 
 from dpflows.errors import InputError
 from dpflows.estimators import files
-from dpflows.estimators.files import DTYPES, read_model, write_atomically, write_model
+from dpflows.files import DTYPES, read_model, write_atomically, write_model
 
 SENTINEL = "patient-4711"
 HEADER = {"kind": "flow", "note": SENTINEL, "epsilon": 1.5, "events": [{"count": 3}], "none": None}

@@ -1,0 +1,205 @@
+"""Benchmarks of the private step. Writes ``benchmarks/results.json`` and prints a table.
+
+Every figure is a ratio of medians measured in turn within this run: the machine's own
+speed, and most of its moods, cancel out. Run with ``make bench``.
+"""
+
+import functools
+import json
+import pathlib
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from dpflows.flows.architectures import Architecture
+from dpflows.flows.base import wide_gaussian
+from dpflows.flows.density import Defended
+from dpflows.privacy.randomness import Entropy
+from dpflows.training.batches import UniformBatches, make_batches
+from dpflows.training.clipping import Clipping, by_rows, by_taps
+from dpflows.training.fitting import negative_log_likelihood as loss
+from dpflows.training.loop import CHUNK, Loop, plain_gradient, private_gradient
+from dpflows.training.optimizers import Optimizer
+from dpflows.training.taps import take_apart
+
+RESULTS = pathlib.Path(__file__).with_name("results.json")
+DIM, WIDTH, BLOCKS, ROWS = 10, 100, 5, 24_059
+FAMILIES, BATCHES = ("maf", "nsf"), (512, 2048)
+
+
+@functools.cache
+def apart(family):
+    """Parameters and blueprint of the benchmark flow."""
+    architecture = Architecture(family, width=WIDTH, depth=2, blocks=BLOCKS)
+    flow = architecture.build(DIM, key=jax.random.key(0))
+    return take_apart(Defended(flow, wide_gaussian(DIM)))
+
+
+def private_loop(family, batch, rows=ROWS):
+    """A whole private step: batch drawn, taps, noise, Adam."""
+    _, blueprint = apart(family)
+    clipper = by_taps(loss, blueprint, Clipping())
+    gradient = private_gradient(clipper, blueprint, noise_multiplier=2.0, batch_size=batch)
+    return Loop(gradient, make_batches("poisson", rows=rows, batch_size=batch), Optimizer(), 10**6)
+
+
+def plain_loop(family, batch, rows=ROWS):
+    """A whole step without privacy: batch drawn, gradient, Adam."""
+    _, blueprint = apart(family)
+    return Loop(plain_gradient(loss, blueprint), UniformBatches(rows, batch), Optimizer(), 10**6)
+
+
+def chunk_runner(loop, family, rows):
+    """A function that makes one chunk of steps, and how many steps that is."""
+    chunk, state = loop.compiled_chunk(), loop.start(apart(family)[0])
+    inputs = loop.chunk_inputs(Entropy.from_os(), 0)
+    holder = [state]
+
+    def run():
+        holder[0] = jax.block_until_ready(chunk(holder[0], rows, *inputs))
+
+    return run
+
+
+def in_turn(*functions, rounds=7):
+    """Median seconds of each function, called in turn so that all share the machine's moods."""
+    for function in functions:
+        function()
+    times = [[] for _ in functions]
+    for _ in range(rounds):
+        for function, log in zip(functions, times, strict=True):
+            start = time.perf_counter()
+            function()
+            log.append(time.perf_counter() - start)
+    return [statistics.median(log) for log in times]
+
+
+def made_up_rows(count):
+    return jax.random.normal(jax.random.key(1), (count, DIM))
+
+
+def step_ratio(family, batch):
+    rows = made_up_rows(ROWS)
+    private, plain = in_turn(
+        chunk_runner(private_loop(family, batch), family, rows),
+        chunk_runner(plain_loop(family, batch), family, rows),
+    )
+    return private / plain
+
+
+def gradients(family, batch, *makers):
+    """Calls that compute one gradient each, on the same rows."""
+    parameters, blueprint = apart(family)
+    rows, present = made_up_rows(batch), jnp.ones(batch, bool)
+    plain = jax.jit(plain_gradient(loss, blueprint))
+    calls = [lambda: jax.block_until_ready(plain(parameters, rows, present, jax.random.key(0)))]
+    for make in makers:
+        clipper = make(loss, blueprint, Clipping())
+        compiled = jax.jit(lambda p, r, m, c=clipper: c(p, r, m).gradient)
+        calls.append(lambda f=compiled: jax.block_until_ready(f(parameters, rows, present)))
+    return calls
+
+
+def gradient_ratio(family, batch):
+    plain, taps = in_turn(*gradients(family, batch, by_taps), rounds=31)
+    return taps / plain
+
+
+def speedup_vs_vmap(family, batch):
+    """Taps against ``vmap(grad)`` over the whole batch at once."""
+    whole = functools.partial(by_rows, microbatch=batch)
+    _, taps, rows = in_turn(*gradients(family, batch, by_taps, whole), rounds=5)
+    return rows / taps
+
+
+def seconds_per_step_by_rows():
+    """Whole private steps over ever longer tables; should not depend on their length."""
+    counts = (10_000, 100_000, 1_000_000, 10_000_000)
+    tables = [made_up_rows(count) for count in counts]
+    runners = [
+        chunk_runner(private_loop("maf", 512, count), "maf", rows)
+        for count, rows in zip(counts, tables, strict=True)
+    ]
+    seconds = in_turn(*runners, rounds=5)
+    return {str(count): s / CHUNK for count, s in zip(counts, seconds, strict=True)}
+
+
+def peak_megabytes(kind, family, batch):
+    """Peak memory of one process that makes a chunk of steps."""
+    call = [sys.executable, __file__, "--peak", kind, family, str(batch)]
+    return float(subprocess.run(call, capture_output=True, text=True, check=True).stdout)
+
+
+def print_peak(kind, family, batch):
+    make = private_loop if kind == "private" else plain_loop
+    chunk_runner(make(family, batch), family, made_up_rows(ROWS))()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def memory_ratio(family, batch):
+    private, plain = (peak_megabytes(kind, family, batch) for kind in ("private", "plain"))
+    return private / plain
+
+
+MEASURES = {
+    "step_ratio": step_ratio,
+    "gradient_ratio": gradient_ratio,
+    "memory_ratio": memory_ratio,
+}
+
+
+def measure():
+    console = Console(stderr=True)
+    results = {
+        "settings": {"columns": DIM, "width": WIDTH, "blocks": BLOCKS, "rows": ROWS},
+        "versions": {"python": platform.python_version(), "jax": jax.__version__},
+    }
+    for name, function in MEASURES.items():
+        results[name] = {
+            family: {str(batch): round(function(family, batch), 3) for batch in BATCHES}
+            for family in FAMILIES
+        }
+        console.print(name, results[name])
+    results["speedup_vs_vmap"] = {
+        family: {"512": round(speedup_vs_vmap(family, 512), 1)} for family in FAMILIES
+    }
+    results["seconds_per_step_by_rows"] = seconds_per_step_by_rows()
+    return results
+
+
+def table(results):
+    sheet = Table("measure", "family", *(f"batch {batch}" for batch in BATCHES))
+    for name in (*MEASURES, "speedup_vs_vmap", "speedup_vs_opacus"):
+        for family, by_batch in results.get(name, {}).items():
+            cells = (by_batch.get(str(batch)) for batch in BATCHES)
+            sheet.add_row(name, family, *("" if c is None else f"{c:.2f}" for c in cells))
+    return sheet
+
+
+def main():
+    if "--peak" in sys.argv:
+        kind, family, batch = sys.argv[-3:]
+        print_peak(kind, family, int(batch))
+        return
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = {k: kept[k] for k in ("speedup_vs_opacus",) if k in kept} | measure()
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    Console().print(table(results))
+    slowest = results["seconds_per_step_by_rows"]
+    fastest = np.min(list(slowest.values()))
+    Console().print(
+        "step time by rows, relative:", {k: round(v / fastest, 2) for k, v in slowest.items()}
+    )
+
+
+if __name__ == "__main__":
+    main()
