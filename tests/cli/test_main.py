@@ -126,7 +126,7 @@ INTERRUPTED = """
 import sys, time
 from pathlib import Path
 from dpflows.cli.main import Verb, build, run
-from dpflows.estimators.files import write_atomically
+from dpflows.files import write_atomically
 
 def verb() -> None:
     with write_atomically(sys.argv[1]) as file:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from dpflows.errors import InputError
-from dpflows.estimators.files import write_atomically
+from dpflows.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
