@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 SOURCES := $(wildcard src tests benchmarks docs/conf.py)
 
-.PHONY: help demo check test test-long bench docs clean
+.PHONY: help demo check test test-long bench bench-peers bench-life-science docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -14,6 +14,8 @@ help:
 	@echo "make test-long  the full-size suites"
 	@echo "make check      format, lint, types, import contract"
 	@echo "make bench      benchmarks; writes benchmarks/results.json"
+	@echo "make bench-peers         the private step against Opacus"
+	@echo "make bench-life-science  the default plan on Life Science; DATA=folder"
 	@echo "make docs       the documentation site in docs/_build/html"
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt
@@ -45,6 +47,19 @@ test-long: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/run.py
+
+# The peers live in an environment of their own: torch is no dependency of dpflows.
+$(VENV)-peers/stamp: benchmarks/peers.txt
+	@$(PYTHON) -m venv $(VENV)-peers
+	@$(VENV)-peers/bin/python -m pip --disable-pip-version-check --quiet --quiet install --requirement benchmarks/peers.txt
+	@touch $@
+
+bench-peers: $(VENV)/dev.stamp $(VENV)-peers/stamp
+	$(BIN)/python benchmarks/peers.py $(VENV)-peers/bin/python
+
+# DATA is a folder that holds lifesci/lifesci.npz.
+bench-life-science: $(VENV)/dev.stamp
+	$(BIN)/python benchmarks/life_science.py --data $(DATA)
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/sphinx-build --fail-on-warning --quiet -b html docs docs/_build/html

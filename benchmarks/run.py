@@ -16,7 +16,6 @@ import time
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -37,32 +36,33 @@ FAMILIES, BATCHES = ("maf", "nsf"), (512, 2048)
 
 
 @functools.cache
-def apart(family):
+def apart(family, columns=DIM):
     """Parameters and blueprint of the benchmark flow."""
     architecture = Architecture(family, width=WIDTH, depth=2, blocks=BLOCKS)
-    flow = architecture.build(DIM, key=jax.random.key(0))
-    return take_apart(Defended(flow, wide_gaussian(DIM)))
+    flow = architecture.build(columns, key=jax.random.key(0))
+    return take_apart(Defended(flow, wide_gaussian(columns)))
 
 
-def private_loop(family, batch, rows=ROWS):
-    """A whole private step: batch drawn, taps, noise, Adam."""
-    _, blueprint = apart(family)
+def private_loop(family, batch, rows=ROWS, columns=DIM):
+    """A whole private step (batch drawn, taps, noise, Adam), and where it starts."""
+    parameters, blueprint = apart(family, columns)
     clipper = by_taps(loss, blueprint, Clipping())
     gradient = private_gradient(clipper, blueprint, noise_multiplier=2.0, batch_size=batch)
-    return Loop(gradient, make_batches("poisson", rows=rows, batch_size=batch), Optimizer(), 10**6)
+    batches = make_batches("poisson", rows=rows, batch_size=batch)
+    return Loop(gradient, batches, Optimizer(), 10**6), parameters
 
 
 def plain_loop(family, batch, rows=ROWS):
-    """A whole step without privacy: batch drawn, gradient, Adam."""
-    _, blueprint = apart(family)
-    return Loop(plain_gradient(loss, blueprint), UniformBatches(rows, batch), Optimizer(), 10**6)
+    """A whole step without privacy (batch drawn, gradient, Adam), and where it starts."""
+    parameters, blueprint = apart(family)
+    gradient = plain_gradient(loss, blueprint)
+    return Loop(gradient, UniformBatches(rows, batch), Optimizer(), 10**6), parameters
 
 
-def chunk_runner(loop, family, rows):
-    """A function that makes one chunk of steps, and how many steps that is."""
-    chunk, state = loop.compiled_chunk(), loop.start(apart(family)[0])
+def chunk_runner(loop, parameters, rows):
+    """A function that makes one chunk of steps."""
+    chunk, holder = loop.compiled_chunk(), [loop.start(parameters)]
     inputs = loop.chunk_inputs(Entropy.from_os(), 0)
-    holder = [state]
 
     def run():
         holder[0] = jax.block_until_ready(chunk(holder[0], rows, *inputs))
@@ -83,15 +83,15 @@ def in_turn(*functions, rounds=7):
     return [statistics.median(log) for log in times]
 
 
-def made_up_rows(count):
-    return jax.random.normal(jax.random.key(1), (count, DIM))
+def made_up_rows(count, columns=DIM):
+    return jax.random.normal(jax.random.key(1), (count, columns))
 
 
 def step_ratio(family, batch):
     rows = made_up_rows(ROWS)
     private, plain = in_turn(
-        chunk_runner(private_loop(family, batch), family, rows),
-        chunk_runner(plain_loop(family, batch), family, rows),
+        chunk_runner(*private_loop(family, batch), rows),
+        chunk_runner(*plain_loop(family, batch), rows),
     )
     return private / plain
 
@@ -121,16 +121,51 @@ def speedup_vs_vmap(family, batch):
     return rows / taps
 
 
-def seconds_per_step_by_rows():
-    """Whole private steps over ever longer tables; should not depend on their length."""
-    counts = (10_000, 100_000, 1_000_000, 10_000_000)
-    tables = [made_up_rows(count) for count in counts]
-    runners = [
-        chunk_runner(private_loop("maf", 512, count), "maf", rows)
-        for count, rows in zip(counts, tables, strict=True)
-    ]
-    seconds = in_turn(*runners, rounds=5)
-    return {str(count): s / CHUNK for count, s in zip(counts, seconds, strict=True)}
+def step_seconds(*settings):
+    """Seconds per whole private step for each (rows, columns, batch), measured in turn."""
+    runners = []
+    for rows, columns, batch in settings:
+        loop, parameters = private_loop("maf", batch, rows=rows, columns=columns)
+        runners.append(chunk_runner(loop, parameters, made_up_rows(rows, columns)))
+    return [seconds / CHUNK for seconds in in_turn(*runners, rounds=5)]
+
+
+def costs():
+    """Seconds per private step against rows, columns and batch."""
+    swept = {
+        "rows": (10_000, 100_000, 1_000_000, 10_000_000),
+        "columns": (2, 5, 10, 20, 40),
+        "batch": (128, 512, 2048, 8192),
+    }
+    usual = {"rows": 100_000, "columns": DIM, "batch": 512}
+    return {
+        name: dict(
+            zip(
+                map(str, values),
+                step_seconds(*(tuple((usual | {name: v}).values()) for v in values)),
+                strict=True,
+            )
+        )
+        for name, values in swept.items()
+    }
+
+
+def plot_costs(measured, path):
+    """One panel each: what a step costs against rows, columns and batch."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axis, (name, seconds) in zip(
+        figure.subplots(1, 3, sharey=True), measured.items(), strict=True
+    ):
+        axis.loglog([int(x) for x in seconds], [1000 * s for s in seconds.values()], "o-")
+        axis.set_xlabel(name)
+        axis.grid(alpha=0.3, which="both")
+    figure.axes[0].set_ylabel("milliseconds per private step")
+    figure.suptitle("maf, 5 blocks of width 100; 100,000 rows, 10 columns, batch 512 unless varied")
+    figure.savefig(path, dpi=130)
 
 
 def peak_megabytes(kind, family, batch):
@@ -141,7 +176,7 @@ def peak_megabytes(kind, family, batch):
 
 def print_peak(kind, family, batch):
     make = private_loop if kind == "private" else plain_loop
-    chunk_runner(make(family, batch), family, made_up_rows(ROWS))()
+    chunk_runner(*make(family, batch), made_up_rows(ROWS))()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
@@ -172,7 +207,8 @@ def measure():
     results["speedup_vs_vmap"] = {
         family: {"512": round(speedup_vs_vmap(family, 512), 1)} for family in FAMILIES
     }
-    results["seconds_per_step_by_rows"] = seconds_per_step_by_rows()
+    results["costs"] = costs()
+    plot_costs(results["costs"], RESULTS.with_name("costs.png"))
     return results
 
 
@@ -194,11 +230,9 @@ def main():
     results = {k: kept[k] for k in ("speedup_vs_opacus",) if k in kept} | measure()
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     Console().print(table(results))
-    slowest = results["seconds_per_step_by_rows"]
-    fastest = np.min(list(slowest.values()))
-    Console().print(
-        "step time by rows, relative:", {k: round(v / fastest, 2) for k, v in slowest.items()}
-    )
+    rows_cost = results["costs"]["rows"]
+    least = min(rows_cost.values())
+    Console().print("step time by rows:", {k: f"{s / least:.2f}x" for k, s in rows_cost.items()})
 
 
 if __name__ == "__main__":

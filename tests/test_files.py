@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_st
 
 from dpflows.errors import InputError
-from dpflows.estimators import files
+from dpflows import files
 from dpflows.files import DTYPES, read_model, write_atomically, write_model
 
 SENTINEL = "patient-4711"

@@ -47,6 +47,11 @@ class DPFlow(DensityEstimator):
         noise_multiplier: Noise per step in units of the clipping norm; without
             ``steps`` the run lasts as long as the budget does.
         learning_rate: Step size of the optimizer.
+        optimizer: ``adam`` or ``sgd``.
+        schedule: ``cosine`` or ``constant`` learning rate.
+        averaging: Decay of an average of the parameters to release, or ``None``.
+        clipping: ``fixed`` or ``automatic``.
+        clipping_norm: The most a row's gradient may weigh.
         insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Guarantee:
@@ -74,6 +79,11 @@ class DPFlow(DensityEstimator):
         steps: int | None = None,
         noise_multiplier: float | None = None,
         learning_rate: float | None = None,
+        optimizer: str = "adam",
+        schedule: str = "cosine",
+        averaging: float | None = None,
+        clipping: str = "fixed",
+        clipping_norm: float = 1.0,
         insecure_test_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -87,6 +97,11 @@ class DPFlow(DensityEstimator):
         self.steps = steps
         self.noise_multiplier = noise_multiplier
         self.learning_rate = learning_rate
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.averaging = averaging
+        self.clipping = clipping
+        self.clipping_norm = clipping_norm
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self, rows: int, columns: int) -> Plan:
@@ -98,6 +113,11 @@ class DPFlow(DensityEstimator):
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
             learning_rate=self.learning_rate,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            averaging=self.averaging,
+            clipping=self.clipping,
+            clipping_norm=self.clipping_norm,
             accountant=self.accountant,
         )
         return make_plan(self._budget(), rows=rows, columns=columns, settings=settings)
