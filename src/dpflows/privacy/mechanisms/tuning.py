@@ -5,6 +5,7 @@ the sum of all, if the number of runs is random and stays secret (Papernot and S
 2022). Only the selected run is revealed.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -76,9 +77,14 @@ def draw_runs(mean: float, shape: float | None, *, entropy: Entropy) -> int:
         >>> draw_runs(5.0, 1.0, entropy=Entropy.from_os()) >= 1
         True
     """
-    chances = run_chances(mean, shape)
     uniform = entropy.uniforms("mechanisms", step=0, count=1)[0]
-    return int(np.searchsorted(np.cumsum(chances), uniform * chances.sum(), side="right"))
+    return int(np.searchsorted(_cumulative(mean, shape), uniform, side="right"))
+
+
+@functools.lru_cache(maxsize=8)
+def _cumulative(mean: float, shape: float | None) -> Float64[np.ndarray, " runs"]:
+    sums = np.cumsum(run_chances(mean, shape))
+    return sums / sums[-1]
 
 
 def run_chances(mean: float, shape: float | None) -> Float64[np.ndarray, " runs"]:
