@@ -101,14 +101,14 @@ def randomised_response_delta(epsilon: float, loss: float, count: int) -> float:
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "zcdp"])
-@pytest.mark.parametrize("count", [1, 7, 40])
-def test_pure_bounds_are_above_randomised_response(accountant, count):
-    event = PureEvent(epsilon=Sensitivity.uniformly(0.3), count=count)
-    epsilon = epsilon_of([event], delta=1e-6, accountant=accountant)
-    assert randomised_response_delta(epsilon, 0.3, count) <= 1e-6 * (1 + 1e-9)
+@pytest.mark.parametrize(("loss", "count"), [(0.3, 1), (0.3, 40), (0.05, 400), (0.01, 5000)])
+@pytest.mark.parametrize("delta", [1e-6, 1e-10])
+def test_pure_bounds_are_above_randomised_response(accountant, loss, count, delta):
+    event = PureEvent(epsilon=Sensitivity.uniformly(loss), count=count)
+    epsilon = epsilon_of([event], delta=delta, accountant=accountant)
+    assert randomised_response_delta(epsilon, loss, count) <= delta * (1 + 1e-9)
     if accountant == "pld":
-        # Both losses are rounded up to the grid, which is why this is close, not equal.
-        assert randomised_response_delta(epsilon * 0.99, 0.3, count) > 1e-6
+        assert randomised_response_delta(epsilon * 0.99, loss, count) > delta
 
 
 def product_delta(losses, chances, epsilon: float, count: int) -> float:

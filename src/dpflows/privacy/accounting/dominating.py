@@ -96,6 +96,18 @@ def without_replacement(rate: float, mu: float) -> HockeyStick:
     return symmetrised(positive)
 
 
+def randomised_response(epsilon_pure: float, failure: float) -> HockeyStick:
+    """Any (epsilon, delta) mechanism: fails with chance delta, else loses plus or minus epsilon."""
+    up = 1 / (1 + math.exp(-epsilon_pure))
+
+    def profile(epsilon: Losses) -> Losses:
+        high = -np.expm1(np.minimum(epsilon - epsilon_pure, 0.0))
+        low = -np.expm1(np.minimum(epsilon + epsilon_pure, 0.0))
+        return failure + (1 - failure) * (up * high + (1 - up) * low)
+
+    return profile
+
+
 def bounded_range(epsilon_range: float) -> HockeyStick:
     """Any mechanism whose privacy loss lies in some interval [t - range, t], t in [0, range].
 

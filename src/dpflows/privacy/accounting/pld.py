@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from dp_accounting.pld import common, pld_pmf
+from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as library
 from scipy import stats
 
@@ -230,8 +230,7 @@ _NO_ADD_REMOVE = (
 
 
 def _from_parameters(epsilon: float, delta: float, grid: float) -> Any:
-    parameters = common.DifferentialPrivacyParameters(epsilon, delta)
-    return library.from_privacy_parameters(parameters, value_discretization_interval=grid)
+    return _pair(_pmf(dominating.randomised_response(epsilon, delta), epsilon, grid))
 
 
 def _from_curve(curve: rdp.Curve, reach: float, grid: float) -> Any:
