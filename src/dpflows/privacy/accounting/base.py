@@ -12,7 +12,13 @@ from dpflows.privacy.guarantee import Kind
 
 
 class Profile(abc.ABC):
-    """What a composition of events costs: epsilon for each delta and back."""
+    """What a composition of events costs: epsilon for each delta and back.
+
+    Example:
+        >>> from dpflows.privacy.accounting.gdp import GaussianProfile
+        >>> isinstance(GaussianProfile(1.0), Profile)
+        True
+    """
 
     @abc.abstractmethod
     def epsilon(self, delta: float) -> float:
@@ -31,6 +37,11 @@ class Accountant(abc.ABC):
     Guarantee:
         ``kind`` says what its figures are worth: a ``bound`` is proven to be at least
         the true cost, an ``estimate`` may be below it.
+
+    Example:
+        >>> from dpflows.privacy.accounting import ACCOUNTANTS
+        >>> {name: accountant.kind for name, accountant in ACCOUNTANTS.items()}["pld"]
+        'bound'
     """
 
     name: ClassVar[str]

@@ -20,7 +20,12 @@ _LATTICE = 2.0**30
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Noisy location and spread of each column, in the column's own units."""
+    """Noisy location and spread of each column, in the column's own units.
+
+    Example:
+        >>> Moments(np.zeros(1), np.ones(1), 10.0).count
+        10.0
+    """
 
     mean: np.ndarray
     deviation: np.ndarray
