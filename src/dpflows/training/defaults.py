@@ -28,7 +28,7 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
         1024
     """
     return Defaults(
-        architecture=Architecture("nsf", width=64, depth=2, blocks=3, knots=8),
+        architecture=Architecture("nsf", width=64, depth=1, blocks=3, knots=6),
         batch_size=min(max(rows // 4, 1), 1024),
         steps=2000,
         learning_rate=5e-3,

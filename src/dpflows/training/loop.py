@@ -7,6 +7,7 @@ Guarantee:
     fails depends on noisy parameters and public callbacks alone.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,17 +142,7 @@ class Loop:
 
     def compiled_chunk(self) -> Callable[..., State]:
         """A function of (state, rows, count, sizes, batch keys, noise keys)."""
-
-        def chunk(
-            state: State, rows: Array, count: Array, sizes: Array, batches: Array, noise: Array
-        ) -> State:
-            def body(i: Array, state: State) -> State:
-                keys = (jax.random.wrap_key_data(words[i]) for words in (batches, noise))
-                return self.step(state, rows, sizes[i], *keys)
-
-            return jax.lax.fori_loop(0, count, body, state)
-
-        return jax.jit(chunk, donate_argnums=0)
+        return _compiled(self)
 
     def step(
         self,
@@ -183,6 +174,22 @@ class Loop:
         sizes[:count] = self.batches.sizes(entropy, step=step, count=count)
         keys = (_keys(entropy, stream, step, count) for stream in ("batch-rows", "noise"))
         return np.asarray(count), sizes, *keys
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(loop: Loop) -> Callable[..., State]:
+    """The chunk of a loop, compiled once however often the loop is run."""
+
+    def chunk(
+        state: State, rows: Array, count: Array, sizes: Array, batches: Array, noise: Array
+    ) -> State:
+        def body(i: Array, state: State) -> State:
+            keys = (jax.random.wrap_key_data(words[i]) for words in (batches, noise))
+            return loop.step(state, rows, sizes[i], *keys)
+
+        return jax.lax.fori_loop(0, count, body, state)
+
+    return jax.jit(chunk, donate_argnums=0)
 
 
 def _keys(entropy: Entropy, stream: Stream, step: int, count: int) -> np.ndarray:
