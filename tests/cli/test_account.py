@@ -78,6 +78,8 @@ def test_the_picture_is_written(tmp_path, capsys, name):
         (["--steps", "5", "--rows", "99"], "batch_size"),
         (["--steps", "5", "--noise-multiplier", "0"], "noise_multiplier"),
         (["--steps", "5", "--sampling", "shuffle"], "sampling"),
+        (["--steps", "5", "--sampling", "balls-in-bins"], "no proven bound"),
+        (["--steps", "5", "--sampling", "magic"], "sampling"),
         (["--steps", "5", "--sampling", "poisson", "--plot", "/no/such/place.png"], "plot"),
         (["--steps", "5", "--sampling", "poisson", "--plot", "picture.unknown"], "plot"),
     ],

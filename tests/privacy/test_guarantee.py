@@ -1,5 +1,6 @@
 """Budgets refuse nonsense; guarantees say what they are worth and survive JSON."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -44,6 +45,9 @@ attempts = {
     "sampling": lambda: SampledGaussianEvent(
         sampling="shuffle", rows=9, batch_size=3, noise_multiplier=1.0
     ),
+    "sampling must be poisson or uniform: balls-in-bins": lambda: SampledGaussianEvent(
+        sampling="balls-in-bins", rows=9, batch_size=3, noise_multiplier=1.0
+    ),
 }
 for parameter, attempt in attempts.items():
     try:
@@ -76,6 +80,13 @@ def test_the_statement_answers_the_officers_questions():
     for part in ("Who is protected", "Against whom", "does not cover", "zero-out"):
         assert part in words
     assert "exchanging a row for any other row, epsilon is 1.7" in words
+
+
+@pytest.mark.parametrize("epsilon", [0.84831, 0.84839, 1.0, 12345.4, 3e-7, 0.1])
+def test_printed_figures_are_rounded_up(epsilon):
+    promise = dataclasses.replace(guarantee_for([EVENT], budget=BUDGET), epsilon=epsilon)
+    printed = float(promise.privacy_statement().split("(")[1].split(",")[0])
+    assert epsilon <= printed * (1 + 1e-8) <= epsilon * 1.0012
 
 
 def test_without_a_finite_budget_nothing_is_promised():

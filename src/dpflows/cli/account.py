@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from dpflows.privacy.accounting import Run, View
+    from dpflows.privacy.events import Sampling
 
 _CURVE_POINTS = 14
 
@@ -27,7 +28,7 @@ def account(
     steps: Annotated[int | None, typer.Option(help="Show epsilon after so many steps.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Show the steps this allows.")] = None,
     sampling: Annotated[
-        Literal["poisson", "uniform"] | None, typer.Option(help="Only this sampling.")
+        str | None, typer.Option(help="Only this sampling: poisson or uniform.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[
@@ -36,7 +37,6 @@ def account(
 ) -> None:
     """Compare all accountants on one training run, without touching any data."""
     from dpflows.privacy.accounting import Run
-    from dpflows.privacy.events import SAMPLINGS
     from dpflows.privacy.guarantee import check_delta, check_epsilon
 
     _check_target(steps, epsilon)
@@ -44,7 +44,7 @@ def account(
     if epsilon is not None:
         check_epsilon(epsilon)
     run = Run(rows, batch_size, noise_multiplier, delta)
-    views = list(run.views(SAMPLINGS if sampling is None else (sampling,)))
+    views = list(run.views(_samplings(sampling)))
     found = [_figure(run, view, steps, epsilon) for view in views]
     if plot is not None:
         _draw(run, views, _longest(found, steps), plot)
@@ -59,6 +59,15 @@ def _check_target(steps: int | None, epsilon: float | None) -> None:
         raise InputError("give either --steps or --epsilon, the other is computed")
     if steps is not None and steps < 1:
         raise InputError(f"steps must be at least 1, got {steps}")
+
+
+def _samplings(only: str | None) -> "tuple[Sampling, ...]":
+    from dpflows.privacy.events import SAMPLINGS, check_sampling
+
+    if only is None:
+        return SAMPLINGS
+    check_sampling(only)
+    return tuple(sampling for sampling in SAMPLINGS if sampling == only)
 
 
 def _figure(

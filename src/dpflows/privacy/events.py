@@ -16,11 +16,24 @@ Sampling = Literal["poisson", "uniform"]
 NEIGHBOURS: tuple[Neighbours, ...] = get_args(Neighbours)
 SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 
+_UNPRICED = {
+    "balls-in-bins": "has no proven bound at a useful price (bins kept over epochs cost over ten "
+    "times as much); poisson costs no more and is proven",
+    "shuffle": "has no proven bound near that of poisson, which it is often mistaken for",
+}
+
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a word that is not one of ``choices``, naming the parameter."""
     if value not in choices:
         raise InputError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+
+
+def check_sampling(sampling: str) -> None:
+    """Refuse a way of drawing batches that has no price, with the reason if it is a known one."""
+    if sampling in _UNPRICED:
+        raise InputError(f"sampling must be poisson or uniform: {sampling} {_UNPRICED[sampling]}")
+    check_choice("sampling", sampling, SAMPLINGS)
 
 
 def check_positive(name: str, value: float) -> None:
@@ -195,7 +208,7 @@ class SampledGaussianEvent(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("sampling", self.sampling, SAMPLINGS)
+        check_sampling(self.sampling)
         check_positive("noise_multiplier", self.noise_multiplier)
         check_at_least("batch_size", self.batch_size, 1)
         self._check_sizes()

@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from dpflows.privacy.guarantee import Guarantee
 
 _RELATIONS: dict[Neighbours, str] = {
-    "zero-out": "a person's row being blanked out (the number of rows is public)",
-    "add-remove": "a person's row being there or not there",
-    "replace-one": "a person's row being exchanged for any other row",
+    "zero-out": "is blanked out (the number of rows is public)",
+    "add-remove": "is added or taken away",
+    "replace-one": "is exchanged for any other row",
 }
 
 _COVERAGE = (
     "Against whom: anyone who sees the released model and everything made from it, whatever else "
     "they know, even every other row.\n"
-    "What it does not cover: the declared schema, bounds and category names and the number of "
-    "rows, which are taken as public; a person who contributes several rows, unless a privacy "
+    "What it does not cover: the declared schema, bounds and category names (and, unless rows may "
+    "be added, their number), which are taken as public; a person who contributes several rows, unless a privacy "
     "unit was declared; facts about groups that a model without this person would show as well; "
     "other releases from the same rows, whose costs add up; and whoever holds the original "
     "table, logs or machine. The analysis assumes exact arithmetic and sound system randomness."
@@ -35,20 +35,28 @@ def privacy_statement(guarantee: "Guarantee") -> str:
 
 
 def _headline(guarantee: "Guarantee") -> str:
-    lead = f"({guarantee.epsilon:.4g}, {guarantee.delta:.3g})-differential privacy"
+    lead = f"({_rounded_up(guarantee.epsilon)}, {guarantee.delta:.3g})-differential privacy"
     return f"{lead}, neighbours: {guarantee.neighbours}, accountant: {guarantee.accountant}."
 
 
 def _meaning(guarantee: "Guarantee") -> str:
     return (
-        f"Who is protected: every person who contributed one row. {_odds(guarantee)} for "
-        f"{_RELATIONS[guarantee.neighbours]}, except with a chance of about {guarantee.delta:.3g}."
+        f"Who is protected: every person who contributed one row. {_odds(guarantee)} when that "
+        f"row {_RELATIONS[guarantee.neighbours]}, up to a failure of chance {guarantee.delta:.3g}."
     )
 
 
 def _odds(guarantee: "Guarantee") -> str:
-    factor = math.exp(min(guarantee.epsilon, 700))
-    return f"The odds of anything that can be observed change by a factor of at most {factor:.4g}"
+    factor = _rounded_up(math.exp(min(guarantee.epsilon, 700)))
+    return f"The chance of anything that can be observed changes by a factor of at most {factor}"
+
+
+def _rounded_up(value: float) -> str:
+    """Four digits, never below the value: a promise must not shrink in print."""
+    if value == 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.4g}"
 
 
 def _footnotes(guarantee: "Guarantee") -> list[str]:
@@ -63,14 +71,14 @@ def _footnotes(guarantee: "Guarantee") -> list[str]:
 def _replace_one(epsilon: float | None, delta: float) -> str:
     if epsilon is None or not math.isfinite(epsilon):
         return "For exchanging a row for any other row no finite epsilon is known."
-    return f"For exchanging a row for any other row, epsilon is {epsilon:.4g} at delta {delta:.3g}."
+    return f"For exchanging a row for any other row, epsilon is {_rounded_up(epsilon)} at delta {delta:.3g}."
 
 
 def _void(guarantee: "Guarantee") -> str:
     if not math.isfinite(guarantee.epsilon):
         return "Treat this release like the original table: nobody in it is protected."
     return (
-        f"Without the above, the accounting would have given epsilon {guarantee.epsilon:.4g} at "
+        f"Without the above, the accounting would have given epsilon {_rounded_up(guarantee.epsilon)} at "
         f"delta {guarantee.delta:.3g} ({guarantee.neighbours}). Treat this release like the "
         "original table: nobody in it is protected."
     )
