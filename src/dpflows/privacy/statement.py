@@ -18,8 +18,8 @@ _COVERAGE = (
     "Against whom: anyone who sees the released model and everything made from it, whatever else "
     "they know, even every other row.\n"
     "What it does not cover: the declared schema, bounds and category names (and, unless rows may "
-    "be added, their number), which are taken as public; a person who contributes several rows, unless a privacy "
-    "unit was declared; facts about groups that a model without this person would show as well; "
+    "be added, their number), which are taken as public; a person who contributes several rows, "
+    "unless a privacy unit was declared; facts about groups that a model without this person would show as well; "
     "other releases from the same rows, whose costs add up; and whoever holds the original "
     "table, logs or machine. The analysis assumes exact arithmetic and sound system randomness."
 )
@@ -71,14 +71,16 @@ def _footnotes(guarantee: "Guarantee") -> list[str]:
 def _replace_one(epsilon: float | None, delta: float) -> str:
     if epsilon is None or not math.isfinite(epsilon):
         return "For exchanging a row for any other row no finite epsilon is known."
-    return f"For exchanging a row for any other row, epsilon is {_rounded_up(epsilon)} at delta {delta:.3g}."
+    figure = f"epsilon is {_rounded_up(epsilon)} at delta {delta:.3g}"
+    return f"For exchanging a row for any other row, {figure}."
 
 
 def _void(guarantee: "Guarantee") -> str:
     if not math.isfinite(guarantee.epsilon):
         return "Treat this release like the original table: nobody in it is protected."
+    epsilon = _rounded_up(guarantee.epsilon)
     return (
-        f"Without the above, the accounting would have given epsilon {_rounded_up(guarantee.epsilon)} at "
+        f"Without the above, the accounting would have given epsilon {epsilon} at "
         f"delta {guarantee.delta:.3g} ({guarantee.neighbours}). Treat this release like the "
         "original table: nobody in it is protected."
     )
