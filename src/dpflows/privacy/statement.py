@@ -19,7 +19,8 @@ _COVERAGE = (
     "they know, even every other row.\n"
     "What it does not cover: the declared schema, bounds and category names (and, unless rows may "
     "be added, their number), which are taken as public; a person who contributes several rows, "
-    "unless a privacy unit was declared; facts about groups that a model without this person would show as well; "
+    "unless a privacy unit was declared; facts about groups that a model without this person "
+    "would show as well; "
     "other releases from the same rows, whose costs add up; and whoever holds the original "
     "table, logs or machine. The analysis assumes exact arithmetic and sound system randomness."
 )
