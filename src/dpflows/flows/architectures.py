@@ -36,14 +36,15 @@ from dpflows.flows.linear import TriangularLinear
 from dpflows.flows.transformers import (
     Additive,
     Affine,
+    AffineSpline,
     RationalQuadratic,
     Transformer,
     TransformerName,
 )
 
 _START = 0.01
-# Diagonal blocks have this many squared parameters per column and layer.
-_LARGEST_BLOCK = 16
+# Units per column: a diagonal block has as many parameters, squared, per layer.
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 4, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +105,14 @@ class Architecture:
 
     def scalar_map(self) -> Transformer:
         """The transformer that the conditioners parameterise."""
-        chosen = self.transformer or self._recipe.transformers[0]
-        if chosen == "spline":
-            return RationalQuadratic(self.knots, float(self.interval))
-        return Additive() if chosen == "additive" else Affine()
+        spline = RationalQuadratic(self.knots, float(self.interval))
+        by_name: dict[TransformerName, Transformer] = {
+            "additive": Additive(),
+            "affine": Affine(),
+            "spline": spline,
+            "affine-spline": AffineSpline(spline),
+        }
+        return by_name[self.transformer or self._recipe.transformers[0]]
 
     def build(
         self, dim: int, *, key: PRNGKeyArray, base: AbstractDistribution | None = None
@@ -123,14 +128,27 @@ class Architecture:
         base = gaussian(dim) if base is None else base
         if base.shape != (dim,):
             raise InputError(f"base must have shape ({dim},), got {base.shape}")
-        return Transformed(base, self._bijection(dim, key))
+        return Transformed(base, _assemble(self, dim, key))
 
-    def _bijection(self, dim: int, key: PRNGKeyArray) -> AbstractBijection:
-        make = functools.partial(self._recipe.block, self, dim)
-        stack: AbstractBijection = Scan(eqx.filter_vmap(make)(jr.split(key, self.blocks)))
-        if self._recipe.last is not None:
-            stack = Chain([stack, self._recipe.last(dim)])
-        return Invert(stack)
+
+# The program runs once: optimising it would take several times longer than running it.
+_compiled_hastily: Any = functools.partial(
+    eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0}
+)
+
+
+@_compiled_hastily
+def _assemble(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    """Blocks stacked from data to latent, turned round: FlowJAX samples by ``transform``.
+
+    Compiled as a whole: the many small arrays of a fresh network are slow one by one.
+    """
+    recipe = ARCHITECTURES[arch.name]
+    make = functools.partial(recipe.block, arch, dim)
+    stack: AbstractBijection = Scan(eqx.filter_vmap(make)(jr.split(key, arch.blocks)))
+    if recipe.last is not None:
+        stack = Chain([stack, recipe.last(dim)])
+    return Invert(stack)
 
 
 def _require_choice(field: str, value: object, choices: Any) -> None:
@@ -221,10 +239,12 @@ def _glow(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
 
 
 def _block_neural(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
-    block_dim = min(max(arch.width // dim, 2), _LARGEST_BLOCK)
+    block_dim = min(max(arch.width // dim, _SMALLEST_BLOCK), _LARGEST_BLOCK)
     network = block_network(key, dim=dim, depth=arch.depth, block_dim=block_dim)
     return Chain([network, _reverse(dim), _act_norm(dim)])
 
+
+_BENT: tuple[TransformerName, ...] = ("affine-spline", "spline", "affine")
 
 ARCHITECTURES: dict[str, Recipe] = {
     "maf": Recipe(_autoregressive),
@@ -232,7 +252,7 @@ ARCHITECTURES: dict[str, Recipe] = {
     "nice": Recipe(_additive, ("additive", "affine", "spline"), last=_act_norm),
     "realnvp": Recipe(_real_nvp),
     "glow": Recipe(_glow),
-    "nsf": Recipe(_autoregressive, ("spline", "affine")),
-    "nsf-coupling": Recipe(_real_nvp, ("spline", "affine")),
+    "nsf": Recipe(_autoregressive, _BENT),
+    "nsf-coupling": Recipe(_real_nvp, _BENT),
     "bnaf": Recipe(_block_neural, ()),
 }

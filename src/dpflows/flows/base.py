@@ -24,6 +24,7 @@ from paramax import non_trainable
 from dpflows.errors import InputError
 
 WIDE_SCALE = 3.0
+Vector = Sequence[float] | np.ndarray | Array
 
 
 def _standard(shape: tuple[int, ...]) -> AbstractDistribution:
@@ -88,7 +89,7 @@ def wide_gaussian(dim: int, *, scale: float = WIDE_SCALE) -> AbstractDistributio
     return non_trainable(Normal(jnp.zeros(dim), jnp.full(dim, scale)))
 
 
-def uniform_box(low: Sequence[float], high: Sequence[float]) -> AbstractDistribution:
+def uniform_box(low: Vector, high: Vector) -> AbstractDistribution:
     """The frozen uniform distribution over a box: the background with declared bounds.
 
     Example:

@@ -18,11 +18,12 @@ from flowjax.masks import block_tril_mask
 from jaxtyping import Array, Float, PRNGKeyArray
 from paramax import Parameterize
 
-from dpflows.flows.layers import LOG_BOUND, bounded
+from dpflows.flows.layers import bounded
 
-# Inputs are shrunk by this on the way in and stretched on the way out, so that a fresh
-# network works where its activation is almost linear.
-_SHRINK = 0.05
+# Activations of one block are centred evenly over [-4, 4]: their mean is then close to a
+# line of slope 1/3 there, and every stage of a fresh network close to the identity.
+_REACH = 4.0
+_STRETCH = 3.0
 _START = 0.01
 # Beyond this the activation is linear with slope 0.18: tails stay light and invertible.
 _LINEAR_BEYOND = 1.5
@@ -56,12 +57,10 @@ class BlockLinear(eqx.Module):
         columns: int,
         block: tuple[int, int],
         gain: float = 1.0,
-        start: float = 1.0,
     ) -> None:
         free_key, raw_key = jr.split(key)
         self.free = _below_blocks(free_key, columns, block)
-        middle = LOG_BOUND * math.atanh(math.log(start) / LOG_BOUND)
-        self.raw = middle + 0.1 * jr.normal(raw_key, (columns, *block))
+        self.raw = 0.1 * jr.normal(raw_key, (columns, *block))
         self.log_gain = math.log(gain / block[1])
 
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
@@ -75,10 +74,11 @@ def _below_blocks(key: PRNGKeyArray, columns: int, block: tuple[int, int]) -> eq
     """A linear layer, small at the start, that sees only the columns before."""
     rows, cols = block
     linear = eqx.nn.Linear(cols * columns, rows * columns, key=key)
-    linear = jax.tree.map(lambda a: _START * a if eqx.is_inexact_array(a) else a, linear)
     mask = block_tril_mask(block, columns, k=-1)
-    weight: Any = Parameterize(jnp.where, mask, linear.weight, 0)
-    return eqx.tree_at(lambda layer: layer.weight, linear, weight)
+    weight: Any = Parameterize(jnp.where, mask, _START * linear.weight, 0)
+    centres = jnp.linspace(-_REACH, _REACH, rows) if rows > 1 else jnp.zeros(1)
+    start = (weight, jnp.tile(centres, columns))
+    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), linear, start)
 
 
 def log_blocks(layer: BlockLinear) -> Float[Array, "columns out in"]:
@@ -100,17 +100,16 @@ def block_network(key: PRNGKeyArray, *, dim: int, depth: int, block_dim: int) ->
         >>> block_network(jr.key(0), dim=2, depth=1, block_dim=4).shape
         (2,)
     """
+    with jax.ensure_compile_time_eval():
+        activation = LeakyTanh(_LINEAR_BEYOND)
     network = BlockAutoregressiveNetwork(
-        key, dim=dim, depth=depth, block_dim=block_dim, activation=LeakyTanh(_LINEAR_BEYOND)
+        key, dim=dim, depth=depth, block_dim=block_dim, activation=activation
     )
     shapes = [(block_dim, 1), *[(block_dim, block_dim)] * (depth - 1), (1, block_dim)]
-    starts = [_SHRINK, *[1.0] * depth]
-    gains = [*[1.0] * depth, 1 / _SHRINK]
+    gains = [1.0, *[_STRETCH] * depth]
     layers = [
-        (BlockLinear(k, columns=dim, block=shape, gain=gain, start=start), log_blocks)
-        for k, shape, gain, start in zip(
-            jr.split(key, depth + 1), shapes, gains, starts, strict=True
-        )
+        (BlockLinear(k, columns=dim, block=shape, gain=gain), log_blocks)
+        for k, shape, gain in zip(jr.split(key, depth + 1), shapes, gains, strict=True)
     ]
     network = eqx.tree_at(lambda net: net.layers, network, layers)
     return NumericalInverse(network, bisection, use_implicit_differentation=False)
