@@ -58,7 +58,7 @@ import os
 from dpflows.privacy.randomness import Entropy
 entropy = Entropy.from_os()
 child = os.fork()
-print(entropy.bytes("noise", step=0, count=16).hex(), flush=True)
+os.write(1, entropy.bytes("noise", step=0, count=16).hex().encode() + b"\\n")
 if child:
     os.waitpid(child, 0)
 """

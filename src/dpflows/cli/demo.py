@@ -99,8 +99,15 @@ def _tell(screen: Any, flow: Any, result: dict[str, Any]) -> None:
     )
     for name, path in result["files"].items():
         screen.print(f"  {name:<12} {path}")
-    screen.print(
-        "Next: dpflows account --rows 30000 --batch-size 1000 --epsilon 1.5 --delta 3.7e-5"
+    screen.print(f"Next: {_next_command(plan)}", soft_wrap=True)
+
+
+def _next_command(plan: Any) -> str:
+    """The same run as every accountant sees it."""
+    return (
+        f"dpflows account --rows {plan.rows} --batch-size {plan.batches.batch_size} "
+        f"--noise-multiplier {plan.noise_multiplier:.3g} --steps {plan.steps} "
+        f"--delta {plan.budget.delta:g}"
     )
 
 

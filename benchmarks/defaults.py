@@ -1,0 +1,135 @@
+"""What the default rule costs against its neighbours: the evidence behind docs/defaults.md.
+
+For each data set the default plan is run beside plans with one setting changed. Rows are
+standardised WITHOUT privacy, so that only the training settings are compared: these
+figures are for choosing a public rule and are no guarantee about the rows.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import time
+
+import jax
+import numpy as np
+from life_science import fold
+from rich.console import Console
+from rich.table import Table
+
+from dpflows.flows.base import wide_gaussian
+from dpflows.flows.density import Defended, Density, Normaliser
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.randomness import Entropy
+from dpflows.training.defaults import defaults_for
+from dpflows.training.fitting import fit_model
+from dpflows.training.plan import Settings, make_plan
+
+RESULTS = pathlib.Path(__file__).with_name("defaults.json")
+
+
+def toy(data, name):
+    return split(np.loadtxt(data / "toy" / f"{name}.csv", delimiter=","))
+
+
+def anomaly_set(data, name):
+    """The normal rows of a labelled set; ties are broken by a little public jitter."""
+    with np.load(data / "adbench" / f"{name}.npz") as file:
+        rows = file["X"][file["y"] == 0]
+    return split(rows + np.random.default_rng(1).normal(size=rows.shape) * 0.01 * rows.std(axis=0))
+
+
+def power(data):
+    """Six columns, dithered within the meter's resolution."""
+    rng = np.random.default_rng(1)
+    with np.load(data / "power" / "power_2007H1_clean.npz") as file:
+        rows = file["X"][:, [0, 2, 4, 5, 6, 7]]
+    rows = rows[rng.permutation(len(rows))[:100_000]]
+    return split(rows + rng.uniform(size=rows.shape) * [0.001, 0.01, 1, 1, 1, 1])
+
+
+def split(rows):
+    order = np.random.default_rng(0).permutation(len(rows))
+    cut = len(rows) // 10
+    return rows[order[cut:]], rows[order[:cut]]
+
+
+SETS = {
+    "pinwheel": lambda data: toy(data, "pinwheel"),
+    "mammography": lambda data: anomaly_set(data, "23_mammography"),
+    "cardio": lambda data: anomaly_set(data, "6_cardio"),
+    "life-science": lambda data: fold(data, 1),
+    "power": power,
+}
+
+
+def variants(rule):
+    """The rule, and the rule with one setting changed."""
+    deeper = dataclasses.replace(rule.architecture, depth=2)
+    smaller = dataclasses.replace(rule.architecture, blocks=2, width=32)
+    return {
+        "default": Settings(),
+        "half the learning rate": Settings(learning_rate=rule.learning_rate / 2),
+        "twice the learning rate": Settings(learning_rate=rule.learning_rate * 2),
+        "half the steps": Settings(steps=rule.steps // 2),
+        "half the batch": Settings(batch_size=max(rule.batch_size // 2, 1)),
+        "two hidden layers": Settings(architecture=deeper),
+        "2 blocks of width 32": Settings(architecture=smaller),
+        "automatic clipping": Settings(clipping="automatic"),
+    }
+
+
+def score(train, test, epsilon, settings):
+    normaliser = Normaliser(train.mean(axis=0), train.std(axis=0))
+    budget = Budget(epsilon, len(train) ** -1.1)
+    plan = make_plan(budget, rows=len(train), columns=train.shape[1], settings=settings)
+    entropy = Entropy.from_os()
+    key = jax.random.wrap_key_data(jax.numpy.asarray(entropy.key("initialisation")))
+    model = Defended(plan.architecture.build(plan.columns, key=key), wide_gaussian(plan.columns))
+    rows = normaliser.apply(train)
+    began = time.monotonic()
+    fitted = fit_model(model, rows, plan, entropy=entropy, known_to_taps=True)
+    seconds = time.monotonic() - began
+    return float(Density(normaliser, fitted).log_prob(test).mean()), seconds, plan
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--variants", nargs="+")
+    options = parser.parse_args()
+    cells = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    for name in options.sets:
+        train, test = SETS[name](options.data)
+        for epsilon in options.epsilons:
+            budget = Budget(epsilon, len(train) ** -1.1)
+            rule = defaults_for(budget, rows=len(train), columns=train.shape[1])
+            for variant, settings in variants(rule).items():
+                if options.variants and variant not in options.variants:
+                    continue
+                value, seconds, plan = score(train, test, epsilon, settings)
+                cells.append(
+                    {
+                        "set": name,
+                        "rows": len(train),
+                        "columns": train.shape[1],
+                        "epsilon": epsilon,
+                        "variant": variant,
+                        "test_log_likelihood": round(value, 3),
+                        "seconds": round(seconds, 1),
+                        "expected_seconds": round(plan.seconds, 1),
+                    }
+                )
+                print(json.dumps(cells[-1]), flush=True)
+                RESULTS.write_text(json.dumps(cells, indent=2) + "\n")
+    table = Table("set", "epsilon", "variant", "test log-likelihood", "seconds")
+    for c in cells:
+        figures = (c["set"], c["epsilon"], c["variant"], c["test_log_likelihood"], c["seconds"])
+        table.add_row(*map(str, figures))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
