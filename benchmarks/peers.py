@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from rich.console import Console
-from run import RESULTS, by_taps, gradients, in_turn, table
+from run import REPEATS, RESULTS, by_taps, gradients, in_turn, table
 
 ROUNDS = 5
 
@@ -17,7 +17,7 @@ def opacus_seconds(python, batch):
 
 
 def our_seconds(calls):
-    return in_turn(*calls, rounds=15)[1]
+    return in_turn(*calls, rounds=9)[1] / REPEATS
 
 
 def speedup(python, batch):

@@ -8,7 +8,6 @@ import functools
 import json
 import pathlib
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from dpflows.training.taps import take_apart
 
 RESULTS = pathlib.Path(__file__).with_name("results.json")
 DIM, WIDTH, BLOCKS, ROWS = 10, 100, 5, 24_059
+REPEATS = 10
 FAMILIES, BATCHES = ("maf", "nsf"), (512, 2048)
 
 
@@ -97,20 +97,38 @@ def step_ratio(family, batch):
 
 
 def gradients(family, batch, *makers):
-    """Calls that compute one gradient each, on the same rows."""
+    """Calls that each sum the gradients of a few batches, as training does, in one program.
+
+    One program for several batches, because a program's scratch memory is set up at
+    every call: training pays that once per chunk of steps, not once per step.
+    """
     parameters, blueprint = apart(family)
-    rows, present = made_up_rows(batch), jnp.ones(batch, bool)
-    plain = jax.jit(plain_gradient(loss, blueprint))
-    calls = [lambda: jax.block_until_ready(plain(parameters, rows, present, jax.random.key(0)))]
+    rows, present = made_up_rows(REPEATS * batch), jnp.ones(batch, bool)
+    plain = plain_gradient(loss, blueprint)
+    functions = [lambda p, r: plain(p, r, present, jax.random.key(0))]
     for make in makers:
         clipper = make(loss, blueprint, Clipping())
-        compiled = jax.jit(lambda p, r, m, c=clipper: c(p, r, m).gradient)
-        calls.append(lambda f=compiled: jax.block_until_ready(f(parameters, rows, present)))
-    return calls
+        functions.append(lambda p, r, c=clipper: c(p, r, present).gradient)
+    batches = rows.reshape(REPEATS, batch, DIM)
+    return [functools.partial(_wait, _summed(f), parameters, batches) for f in functions]
+
+
+def _summed(function):
+    def total(parameters, batches):
+        def add(so_far, rows):
+            return jax.tree.map(jnp.add, so_far, function(parameters, rows)), None
+
+        return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, parameters), batches)[0]
+
+    return jax.jit(total)
+
+
+def _wait(function, *arguments):
+    return jax.block_until_ready(function(*arguments))
 
 
 def gradient_ratio(family, batch):
-    plain, taps = in_turn(*gradients(family, batch, by_taps), rounds=31)
+    plain, taps = in_turn(*gradients(family, batch, by_taps), rounds=15)
     return taps / plain
 
 
@@ -177,7 +195,9 @@ def peak_megabytes(kind, family, batch):
 def print_peak(kind, family, batch):
     make = private_loop if kind == "private" else plain_loop
     chunk_runner(*make(family, batch), made_up_rows(ROWS))()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # Not getrusage: a child's count there begins with its parent's peak.
+    status = pathlib.Path("/proc/self/status").read_text()
+    print(next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) / 1024)
 
 
 def memory_ratio(family, batch):

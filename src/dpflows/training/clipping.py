@@ -2,8 +2,8 @@
 
 Guarantee:
     Whatever a row contains, its contribution to ``ClippedSum.gradient`` has L2 norm
-    at most ``ClippedSum.sensitivity``. A row whose gradient is not finite, or whose
-    parts exceed ``HUGE`` so that squares could lose digits, contributes exactly zero.
+    at most ``ClippedSum.sensitivity``. A row whose gradient is not finite, or longer
+    than four million, contributes exactly zero.
 """
 
 import warnings
@@ -19,18 +19,19 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from dpflows.errors import InputError
 from dpflows.training.taps import (
+    LIFT,
     Blueprint,
     DenseParameters,
-    MaskGroups,
     Parameters,
     Tap,
     zero_taps,
 )
 
+#: Where the rows go in each tap: after the axes of stacked layers, before the features.
+_ROW_AXES = Tap(-2, -2, -1)  # type: ignore[arg-type]
+
 Loss = Callable[[Any, Array], Array]
 
-#: Beyond this a float32 square may overflow or its partner underflow.
-HUGE = 1e9
 #: Rounding in float32 can overshoot a clip by 1e-7; this margin absorbs it.
 MARGIN = 1 - 2.0**-20
 
@@ -140,12 +141,15 @@ def _clip_by_taps(
         return loss(blueprint.assemble_tapped(parameters._replace(free=free), taps), row)
 
     gradients = jax.vmap(
-        jax.grad(row_loss, argnums=(0, 1)), in_axes=(None, None, 0), out_axes=(-2, 0)
+        jax.grad(row_loss, argnums=(0, 1)),
+        in_axes=(None, None, 0),
+        out_axes=((_ROW_AXES,) * len(parameters.dense), 0),
     )
     taps, free = gradients(zero_taps(parameters), parameters.free, rows)
-    squared = _squared_norms(taps, free, blueprint.groups, parameters, len(rows))
-    alive = present & jnp.isfinite(squared) & _modest(taps, free, len(rows))
-    factor = jnp.where(alive, clipping.factor(jnp.sqrt(jnp.where(alive, squared, 1.0))), 0.0)
+    lifted = _lifted_sums(free, len(rows))
+    for tap in taps:
+        lifted = lifted + jnp.sum(tap.norm.reshape(-1, len(rows)), axis=0)
+    alive, factor = _factors(lifted, present, clipping)
     dense = tuple(
         _weighted_outer(tap, mask, layer, alive, factor)
         for tap, mask, layer in zip(taps, blueprint.masks, parameters.dense, strict=True)
@@ -155,35 +159,19 @@ def _clip_by_taps(
     )
 
 
-def _squared_norms(
-    taps: tuple[Tap, ...],
-    free: PyTree,
-    groups: tuple[MaskGroups | None, ...],
-    parameters: Parameters,
-    batch: int,
-) -> Float[Array, " batch"]:
-    total = sum(jnp.sum(leaf.reshape(batch, -1) ** 2, axis=1) for leaf in jax.tree.leaves(free))
-    for tap, group, layer in zip(taps, groups, parameters.dense, strict=True):
-        inputs, outputs = tap.inputs**2, tap.outputs**2
-        if group is None:
-            squared = jnp.sum(inputs, axis=-1) * jnp.sum(outputs, axis=-1)
-        else:
-            squared = group.pair(inputs, outputs)
-        if layer.bias is not None:
-            squared = squared + jnp.sum(outputs, axis=-1)
-        total = total + jnp.sum(squared.reshape(-1, batch), axis=0)
-    return jnp.asarray(total)
+def _lifted_sums(gradients: PyTree, batch: int) -> Float[Array, " batch"]:
+    """Each row's sum of squares times LIFT^4, from whole gradients."""
+    leaves = [leaf.reshape(batch, -1) for leaf in jax.tree.leaves(gradients)]
+    return LIFT**2 * sum((jnp.sum((LIFT * x) ** 2, axis=1) for x in leaves), jnp.zeros(batch))
 
 
-def _modest(taps: tuple[Tap, ...], free: PyTree, batch: int) -> Bool[Array, " batch"]:
-    """Rows none of whose parts is so large that squaring it would lose digits."""
-    peaks = [
-        jnp.max(jnp.abs(part), axis=-1, initial=0.0).reshape(-1, batch).max(axis=0)
-        for tap in taps
-        for part in tap
-    ]
-    peaks += [jnp.abs(leaf).reshape(batch, -1).max(axis=1) for leaf in jax.tree.leaves(free)]
-    return jnp.all(jnp.stack(peaks) <= HUGE, axis=0)
+def _factors(
+    lifted: Float[Array, " batch"], present: Bool[Array, " batch"], clipping: Clipping
+) -> tuple[Bool[Array, " batch"], Float[Array, " batch"]]:
+    """Which rows count, and what their gradients are multiplied by."""
+    alive = present & jnp.isfinite(lifted)
+    norms = jnp.sqrt(jnp.where(alive, lifted, 1.0)) / LIFT**2
+    return alive, jnp.where(alive, clipping.factor(norms), 0.0)
 
 
 def _weighted_outer(
@@ -242,9 +230,5 @@ def _clip_few(
 ) -> Parameters:
     gradient = jax.grad(lambda p, row: loss(blueprint.assemble(p), row))
     each = jax.vmap(gradient, in_axes=(None, 0))(parameters, rows)
-    leaves = [leaf.reshape(len(rows), -1) for leaf in jax.tree.leaves(each)]
-    squared = sum(jnp.sum(leaf**2, axis=1) for leaf in leaves)
-    modest = jnp.all(jnp.stack([jnp.abs(leaf).max(axis=1) for leaf in leaves]) <= HUGE, axis=0)
-    alive = present & jnp.isfinite(squared) & modest
-    factor = jnp.where(alive, clipping.factor(jnp.sqrt(jnp.where(alive, squared, 1.0))), 0.0)
+    alive, factor = _factors(_lifted_sums(each, len(rows)), present, clipping)
     return _weighted_sum(each, alive, factor)

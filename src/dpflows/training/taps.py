@@ -2,8 +2,9 @@
 
 A dense layer ``z = W a + b`` turns a row's loss into a weight gradient that is the
 outer product of what came in, ``a``, and the loss gradient of what went out, ``g``.
-Two taps on the layer hand out both, so norms and clipped sums need no per-row
-weight gradient at all. Masked layers contribute only on their mask.
+Taps on the layer hand out both, and the squared norm of the product besides, so
+norms and clipped sums need no per-row weight gradient at all. Masked layers
+contribute only on their mask.
 """
 
 from typing import Any, NamedTuple, final
@@ -31,10 +32,21 @@ class Parameters(NamedTuple):
 
 
 class Tap(NamedTuple):
-    """Zeros whose gradients are a layer's inputs and its output gradients."""
+    """Zeros whose gradients are a layer's inputs, its output gradients and its norm.
+
+    The last is the squared norm of the row's gradient in this layer, times LIFT^4.
+    """
 
     inputs: Array
     outputs: Array
+    norm: Array
+
+
+#: Values are lifted by this before they are squared. A float32 square of anything below
+#: 1e-19 is flushed to zero, and a partner of 1e19 would make up for it unseen; lifted, what
+#: is flushed cannot matter, and what is large enough to make it matter overflows and is
+#: caught. The product of two lifted squares overflows at a norm of 4.2 million.
+LIFT = 2.0**21
 
 
 @final
@@ -49,29 +61,40 @@ class _TappedLinear(eqx.Module):
     weight: Array
     bias: Array | None
     tap: Tap
+    group: "MaskGroups | None"
 
     def __call__(self, x: Array, *, key: Array | None = None) -> Array:
-        return _tapped_dense(self.weight, self.bias, x, self.tap)
+        return _tapped_dense(self.weight, self.bias, x, self.tap, self.group)
 
 
 @jax.custom_vjp
-def _tapped_dense(weight: Array, bias: Array | None, x: Array, tap: Tap) -> Array:
+def _tapped_dense(
+    weight: Array, bias: Array | None, x: Array, tap: Tap, group: "MaskGroups | None"
+) -> Array:
     z = weight @ x
     return z if bias is None else z + bias
 
 
 def _tapped_forward(
-    weight: Array, bias: Array | None, x: Array, tap: Tap
-) -> tuple[Array, tuple[Array, Array]]:
-    return _tapped_dense(weight, bias, x, tap), (weight, x)
+    weight: Array, bias: Array | None, x: Array, tap: Tap, group: "MaskGroups | None"
+) -> tuple[Array, tuple[Any, ...]]:
+    return _tapped_dense(weight, bias, x, tap, group), (weight, bias, x, group)
 
 
-def _tapped_backward(saved: tuple[Array, Array], g: Array) -> tuple[None, None, Array, Tap]:
-    weight, x = saved
-    return None, None, weight.T @ g, Tap(x, g)
+def _tapped_backward(saved: tuple[Any, ...], g: Array) -> tuple[None, None, Array, Tap, None]:
+    weight, bias, x, group = saved
+    # Here the row's values are still at hand; later they would have to be fetched again.
+    norm = _lifted_norm(x, g, group, with_bias=bias is not None)
+    return None, None, weight.T @ g, Tap(x, g, norm), None
 
 
 _tapped_dense.defvjp(_tapped_forward, _tapped_backward)
+
+
+def _lifted_norm(x: Array, g: Array, group: "MaskGroups | None", *, with_bias: bool) -> Array:
+    inputs, outputs = (LIFT * x) ** 2, (LIFT * g) ** 2
+    paired = jnp.sum(inputs) * jnp.sum(outputs) if group is None else group.pair(inputs, outputs)
+    return paired + LIFT**2 * jnp.sum(outputs) if with_bias else paired
 
 
 @final
@@ -82,20 +105,20 @@ class MaskGroups(eqx.Module):
     sums over a mask cost two thin products instead of a full one.
     """
 
-    patterns: np.ndarray
-    membership: np.ndarray
+    patterns: Array
+    membership: Array
 
     @classmethod
     def of(cls, mask: Bool[np.ndarray, "out inputs"]) -> "MaskGroups":
         """Group the outputs that see the same inputs."""
         patterns, index = np.unique(mask, axis=0, return_inverse=True)
         membership = np.eye(len(patterns))[index.reshape(-1)]
-        return cls(patterns.astype(float), membership)
+        return cls(jnp.asarray(patterns, float), jnp.asarray(membership))
 
     def pair(self, inputs: Float[Array, "*n i"], outputs: Float[Array, "*n o"]) -> Array:
         """Sum of ``inputs[i] * outputs[o]`` over the pairs that the mask lets through."""
-        through = inputs @ jnp.asarray(self.patterns.T, inputs.dtype)
-        return jnp.sum(through * (outputs @ jnp.asarray(self.membership, outputs.dtype)), axis=-1)
+        through = inputs @ self.patterns.T.astype(inputs.dtype)
+        return jnp.sum(through * (outputs @ self.membership.astype(outputs.dtype)), axis=-1)
 
 
 @final
@@ -123,8 +146,15 @@ class Blueprint(eqx.Module):
     def assemble_tapped(self, parameters: Parameters, taps: tuple[Tap, ...]) -> Any:
         """The same model with taps on every dense layer."""
         layers = [
-            _TappedLinear(paramax.unwrap(_masked(dense.weight, mask)), dense.bias, tap)
-            for dense, mask, tap in zip(parameters.dense, self.masks, taps, strict=True)
+            _TappedLinear(
+                paramax.unwrap(_masked(dense.weight, mask)),
+                dense.bias,
+                tap,
+                _stacked(group, dense.weight.shape[:-2]),
+            )
+            for dense, mask, group, tap in zip(
+                parameters.dense, self.masks, self.groups, taps, strict=True
+            )
         ]
         return self._fill(parameters.free, layers)
 
@@ -161,9 +191,13 @@ def take_apart(model: Any) -> tuple[Parameters, Blueprint]:
 
 
 def zero_taps(parameters: Parameters) -> tuple[Tap, ...]:
-    """One pair of taps per dense layer."""
+    """The taps of every dense layer."""
     return tuple(
-        Tap(jnp.zeros_like(dense.weight[..., 0, :]), jnp.zeros_like(dense.weight[..., :, 0]))
+        Tap(
+            jnp.zeros_like(dense.weight[..., 0, :]),
+            jnp.zeros_like(dense.weight[..., :, 0]),
+            jnp.zeros_like(dense.weight[..., 0, 0]),
+        )
         for dense in parameters.dense
     )
 
@@ -203,6 +237,11 @@ def _masked(weight: Array, mask: np.ndarray | None) -> Any:
     if mask is None:
         return weight
     return paramax.Parameterize(jnp.where, jnp.broadcast_to(mask, weight.shape), weight, 0)
+
+
+def _stacked(group: MaskGroups | None, stack: tuple[int, ...]) -> MaskGroups | None:
+    """The group once per stacked layer, as a scan over layers expects."""
+    return jax.tree.map(lambda a: jnp.broadcast_to(a, (*stack, *a.shape)), group)
 
 
 def _hollow(layer: eqx.nn.Linear) -> eqx.nn.Linear:
