@@ -17,7 +17,7 @@ from life_science import fold
 from rich.console import Console
 from rich.table import Table
 
-from dpflows.flows.base import wide_gaussian
+from dpflows.flows.base import uniform_box
 from dpflows.flows.density import Defended, Density, Normaliser
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
@@ -25,6 +25,8 @@ from dpflows.training.defaults import defaults_for
 from dpflows.training.fitting import fit_model
 from dpflows.training.plan import Settings, make_plan
 
+#: Rows are clipped to so many standard deviations: the box that the background covers.
+REACH = 8.0
 RESULTS = pathlib.Path(__file__).with_name("defaults.json")
 
 
@@ -85,12 +87,14 @@ def score(train, test, epsilon, settings):
     plan = make_plan(budget, rows=len(train), columns=train.shape[1], settings=settings)
     entropy = Entropy.from_os()
     key = jax.random.wrap_key_data(jax.numpy.asarray(entropy.key("initialisation")))
-    model = Defended(plan.architecture.build(plan.columns, key=key), wide_gaussian(plan.columns))
-    rows = normaliser.apply(train)
+    box = uniform_box([-REACH] * plan.columns, [REACH] * plan.columns)
+    model = Defended(plan.architecture.build(plan.columns, key=key), box)
+    rows = np.clip(normaliser.apply(train), -REACH, REACH)
     began = time.monotonic()
     fitted = fit_model(model, rows, plan, entropy=entropy, known_to_taps=True)
     seconds = time.monotonic() - began
-    return float(Density(normaliser, fitted).log_prob(test).mean()), seconds, plan
+    inside = normaliser.undo(np.clip(normaliser.apply(test), -REACH, REACH))
+    return float(Density(normaliser, fitted).log_prob(inside).mean()), seconds, plan
 
 
 def main():

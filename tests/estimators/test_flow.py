@@ -1,11 +1,14 @@
 """DPFlow keeps scikit-learn manners, pays for what it reads and survives a file."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
 
 from dpflows import DPFlow, InputError, load
+from dpflows.files import write_model
 from dpflows.flows.architectures import Architecture
 from dpflows.privacy.accounting import epsilon_of
 
@@ -73,6 +76,32 @@ def test_a_saved_model_comes_back_the_same(fitted, tmp_path):
     assert again.guarantee_ == fitted.guarantee_
     again.save(tmp_path / "again.dpflow")
     assert load(tmp_path / "again.dpflow").guarantee_ == fitted.guarantee_
+
+
+def forged(fitted, tmp_path, change):
+    """A file whose content was changed after the fit."""
+    header, arrays = copy.deepcopy(fitted.to_file())
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    change(header, arrays)
+    write_model(tmp_path / "forged.dpflow", header=header | {"estimator": "DPFlow"}, arrays=arrays)
+    return tmp_path / "forged.dpflow"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header, arrays: header["plan"]["architecture"].update(width=8192, blocks=200),
+        lambda header, arrays: header["plan"]["architecture"].update(depth=10**9),
+        lambda header, arrays: header["columns"].update(count=10**9),
+        lambda header, arrays: header["plan"].pop("steps"),
+        lambda header, arrays: arrays.pop("parameter-0"),
+        lambda header, arrays: arrays["parameter-0"].fill(np.nan),
+        lambda header, arrays: header.pop("guarantee"),
+    ],
+)
+def test_forged_files_are_refused_before_they_cost_anything(fitted, tmp_path, change):
+    with pytest.raises(InputError):
+        load(forged(fitted, tmp_path, change))
 
 
 def test_frames_in_frames_out(tmp_path):

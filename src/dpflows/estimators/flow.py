@@ -1,10 +1,13 @@
 """DP-NF: a normalizing flow fitted under differential privacy."""
 
 import dataclasses
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast, final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -190,11 +193,15 @@ class DPFlow(DensityEstimator):
         """Rebuild the flow and put the released parameters into it."""
         guarantee = Guarantee.from_dict(header["guarantee"])
         columns = Columns.from_dict(header["columns"])
+        if arrays["low"].shape != (columns.count,):
+            raise InputError("the bounds in the file do not fit its columns")
         low, high = read_bounds((arrays["low"], arrays["high"]), columns.count)
         normaliser = Normaliser(arrays["shift"], arrays["scale"])
         budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
         plan = Plan.from_dict(header["plan"], budget)
-        template = fresh_model(plan.architecture, normaliser, low, high, np.zeros(2, np.uint32))
+        start = functools.partial(fresh_model, plan.architecture, normaliser, low, high)
+        require_room(start, arrays)
+        template = start(np.zeros(2, np.uint32))
         model = with_parameters(template, arrays)
         weighted = Defended(model.flow, model.background, float(header["background_weight"]))
         estimator = cls(
@@ -241,6 +248,18 @@ def fresh_model(
     flow = architecture.build(len(low), key=key)
     corners = (normaliser.apply(corner[None])[0] for corner in (low, high))
     return Defended(flow, uniform_box(*(corner.tolist() for corner in corners)))
+
+
+def require_room(start: Callable[[np.ndarray], Defended], arrays: dict[str, np.ndarray]) -> None:
+    """Refuse a file that names a flow far larger than what it holds, before building it."""
+    shapes = eqx.filter_eval_shape(start, np.zeros(2, np.uint32))
+    needed = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(shapes, _is_inexact)))
+    if needed > 2 * sum(array.size for array in arrays.values()) + 1000:
+        raise InputError("the file's parameters do not fit its architecture")
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def parameter_arrays(model: Defended) -> dict[str, np.ndarray]:

@@ -43,6 +43,9 @@ from dpflows.flows.transformers import (
 )
 
 _START = 0.01
+# Far beyond use; a forged file must not make us build without end.
+_LARGEST = {"width": 8192, "depth": 32, "blocks": 256, "knots": 256}
+_MOST_COLUMNS = 10_000
 # Units per column: a diagonal block has as many parameters, squared, per layer.
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 4, 16
 
@@ -92,8 +95,8 @@ class Architecture:
 
     def __post_init__(self) -> None:
         _require_choice("name", self.name, ARCHITECTURES)
-        for field in ("width", "depth", "blocks", "knots"):
-            _require_count(field, getattr(self, field))
+        for field, most in _LARGEST.items():
+            _require_count(field, getattr(self, field), most)
         if not 0 < self.interval < float("inf"):
             raise InputError(f"interval must be positive and finite, got {self.interval!r}")
         if self.transformer is not None:
@@ -124,7 +127,7 @@ class Architecture:
             key: Where the initial weights come from.
             base: Latent distribution of shape ``(dim,)``; a standard Gaussian if None.
         """
-        _require_count("dim", dim)
+        _require_count("dim", dim, _MOST_COLUMNS)
         base = gaussian(dim) if base is None else base
         if base.shape != (dim,):
             raise InputError(f"base must have shape ({dim},), got {base.shape}")
@@ -156,9 +159,9 @@ def _require_choice(field: str, value: object, choices: Any) -> None:
         raise InputError(f"{field} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def _require_count(field: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{field} must be a whole number of at least 1, got {value!r}")
+def _require_count(field: str, value: object, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InputError(f"{field} must be a whole number from 1 to {most}, got {value!r}")
 
 
 def _made(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:

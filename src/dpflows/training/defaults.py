@@ -37,7 +37,7 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
 
 def expected_seconds(architecture: Architecture, *, columns: int, slots: int, steps: int) -> float:
     """About how long a run takes on two cores, compilation included."""
-    per_row = 2e-9 * _weights(architecture, columns)
+    per_row = 4e-10 * _weights(architecture, columns)
     return 10 + steps * (3e-4 + slots * per_row)
 
 
