@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_st
 
-from dpflows.errors import InputError
 from dpflows import files
+from dpflows.errors import InputError
 from dpflows.files import DTYPES, read_model, write_atomically, write_model
 
 SENTINEL = "patient-4711"

@@ -11,6 +11,12 @@ from dpflows.flows.architectures import Architecture
 from dpflows.privacy.guarantee import Budget
 
 
+#: Up to so many columns, shapes are worth more weights than noise on them costs.
+MOST_FEW = 3
+_FEW_COLUMNS = Architecture("nsf", width=64, depth=2, blocks=3, knots=8, transformer="spline")
+_MANY_COLUMNS = Architecture("nsf", width=64, depth=1, blocks=3, knots=6)
+
+
 class Defaults(NamedTuple):
     """Settings that need no tuning."""
 
@@ -28,7 +34,7 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
         1024
     """
     return Defaults(
-        architecture=Architecture("nsf", width=64, depth=1, blocks=3, knots=6),
+        architecture=_FEW_COLUMNS if columns <= MOST_FEW else _MANY_COLUMNS,
         batch_size=min(max(rows // 4, 1), 1024),
         steps=2000,
         learning_rate=5e-3,
