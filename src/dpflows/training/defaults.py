@@ -10,7 +10,6 @@ from typing import NamedTuple
 from dpflows.flows.architectures import Architecture
 from dpflows.privacy.guarantee import Budget
 
-
 #: Up to so many columns, shapes are worth more weights than noise on them costs.
 MOST_FEW = 3
 _FEW_COLUMNS = Architecture("nsf", width=64, depth=2, blocks=3, knots=8, transformer="spline")
