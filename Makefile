@@ -43,7 +43,7 @@ test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 test-long: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m long --timeout 3600
+	$(BIN)/python -m pytest -m long --timeout 3600 --numprocesses 2 --dist worksteal
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/run.py

@@ -123,10 +123,13 @@ def test_help_without_arguments_and_version(capsys):
 
 
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from dpflows.cli.main import Verb, build, run
 from dpflows.files import write_atomically
+
+# A suite that runs in the background passes ignored interrupts on to its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def verb() -> None:
     with write_atomically(sys.argv[1]) as file:

@@ -1,13 +1,10 @@
 """DP-NF: a normalizing flow fitted under differential privacy."""
 
 import dataclasses
-import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast, final
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -199,9 +196,8 @@ class DPFlow(DensityEstimator):
         normaliser = Normaliser(arrays["shift"], arrays["scale"])
         budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
         plan = Plan.from_dict(header["plan"], budget)
-        start = functools.partial(fresh_model, plan.architecture, normaliser, low, high)
-        require_room(start, arrays)
-        template = start(np.zeros(2, np.uint32))
+        require_room(plan.architecture, arrays)
+        template = fresh_model(plan.architecture, normaliser, low, high, np.zeros(2, np.uint32))
         model = with_parameters(template, arrays)
         weighted = Defended(model.flow, model.background, float(header["background_weight"]))
         estimator = cls(
@@ -250,16 +246,11 @@ def fresh_model(
     return Defended(flow, uniform_box(*(corner.tolist() for corner in corners)))
 
 
-def require_room(start: Callable[[np.ndarray], Defended], arrays: dict[str, np.ndarray]) -> None:
+def require_room(architecture: Architecture, arrays: dict[str, np.ndarray]) -> None:
     """Refuse a file that names a flow far larger than what it holds, before building it."""
-    shapes = eqx.filter_eval_shape(start, np.zeros(2, np.uint32))
-    needed = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(shapes, _is_inexact)))
-    if needed > 2 * sum(array.size for array in arrays.values()) + 1000:
+    # Masks count in the size but are not stored: at most one for each number that is.
+    if architecture.size(len(arrays["low"])) > 2 * sum(a.size for a in arrays.values()) + 1000:
         raise InputError("the file's parameters do not fit its architecture")
-
-
-def _is_inexact(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def parameter_arrays(model: Defended) -> dict[str, np.ndarray]:

@@ -131,27 +131,34 @@ class Architecture:
         base = gaussian(dim) if base is None else base
         if base.shape != (dim,):
             raise InputError(f"base must have shape ({dim},), got {base.shape}")
-        return Transformed(base, _assemble(self, dim, key))
+        return Transformed(base, _assemble_at_once(self, dim, key))
+
+    def size(self, dim: int) -> int:
+        """How many numbers such a flow over ``dim`` columns holds, without building it.
+
+        Example:
+            >>> Architecture("maf", width=8, depth=1, blocks=1).size(2) > 0
+            True
+        """
+        _require_count("dim", dim, _MOST_COLUMNS)
+        shapes = eqx.filter_eval_shape(_assemble, self, dim, jr.key(0))
+        return sum(leaf.size for leaf in jax.tree.leaves(shapes) if hasattr(leaf, "size"))
 
 
-# The program runs once: optimising it would take several times longer than running it.
-_compiled_hastily: Any = functools.partial(
-    eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0}
-)
-
-
-@_compiled_hastily
 def _assemble(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
-    """Blocks stacked from data to latent, turned round: FlowJAX samples by ``transform``.
-
-    Compiled as a whole: the many small arrays of a fresh network are slow one by one.
-    """
+    """Blocks stacked from data to latent, turned round: FlowJAX samples by ``transform``."""
     recipe = ARCHITECTURES[arch.name]
     make = functools.partial(recipe.block, arch, dim)
     stack: AbstractBijection = Scan(eqx.filter_vmap(make)(jr.split(key, arch.blocks)))
     if recipe.last is not None:
         stack = Chain([stack, recipe.last(dim)])
     return Invert(stack)
+
+
+# Compiled as a whole: the many small arrays of a fresh network are slow one by one. The
+# program runs once, and optimising it would take several times longer than running it.
+_compile: Any = eqx.filter_jit
+_assemble_at_once = _compile(_assemble, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def _require_choice(field: str, value: object, choices: Any) -> None:
