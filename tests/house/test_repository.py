@@ -34,9 +34,9 @@ FORBIDDEN = {
 PRIVATE = {
     "machine paths": (r"(?<![\w.])/(work|home|root|Users|tmp|mnt)/\w", "see /home/me/data"),
     "package-index addresses": (
-        r"--(extra-)?index-url|--find-links|\bindex-url\s*=|https?://[^\s)\"']*"
+        r"--(extra-)?index[-]url|--find-links|\bindex[-]url\s*=|https?://[^\s)\"']*"
         r"(/simple\b|pypi|artifactory|nexus)",
-        "--index-url=https://index.example/simple",
+        "fetched from https://index.example/simple",
     ),
 }
 
