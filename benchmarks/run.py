@@ -179,6 +179,9 @@ def plot_costs(measured, path):
         figure.subplots(1, 3, sharey=True), measured.items(), strict=True
     ):
         axis.loglog([int(x) for x in seconds], [1000 * s for s in seconds.values()], "o-")
+        axis.set_xticks([int(x) for x in seconds], [f"{int(x):,}" for x in seconds])
+        axis.set_yticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
+        axis.minorticks_off()
         axis.set_xlabel(name)
         axis.grid(alpha=0.3, which="both")
     figure.axes[0].set_ylabel("milliseconds per private step")

@@ -32,11 +32,12 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
         >>> defaults_for(Budget(1.0, 1e-5), rows=24_000, columns=10).batch_size
         1024
     """
+    few = columns <= MOST_FEW
     return Defaults(
-        architecture=_FEW_COLUMNS if columns <= MOST_FEW else _MANY_COLUMNS,
+        architecture=_FEW_COLUMNS if few else _MANY_COLUMNS,
         batch_size=min(max(rows // 4, 1), 1024),
         steps=2000,
-        learning_rate=5e-3,
+        learning_rate=5e-3 if few else 3e-3,
     )
 
 
