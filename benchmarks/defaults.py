@@ -65,18 +65,17 @@ SETS = {
 }
 
 
-def variants(rule):
+def variants(rule, rates):
     """The rule, and the rule with one setting changed."""
-    deeper = dataclasses.replace(rule.architecture, depth=2)
-    smaller = dataclasses.replace(rule.architecture, blocks=2, width=32)
+    shape = rule.architecture
+    other = "affine-spline" if shape.transformer == "spline" else "spline"
     return {
         "default": Settings(),
-        "half the learning rate": Settings(learning_rate=rule.learning_rate / 2),
-        "twice the learning rate": Settings(learning_rate=rule.learning_rate * 2),
+        **{f"learning rate {rate:g}": Settings(learning_rate=rate) for rate in rates},
         "half the steps": Settings(steps=rule.steps // 2),
         "half the batch": Settings(batch_size=max(rule.batch_size // 2, 1)),
-        "two hidden layers": Settings(architecture=deeper),
-        "2 blocks of width 32": Settings(architecture=smaller),
+        "other depth": Settings(architecture=dataclasses.replace(shape, depth=3 - shape.depth)),
+        "other transformer": Settings(architecture=dataclasses.replace(shape, transformer=other)),
         "automatic clipping": Settings(clipping="automatic"),
     }
 
@@ -102,7 +101,8 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--sets", nargs="+", default=list(SETS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
-    parser.add_argument("--variants", nargs="+")
+    parser.add_argument("--learning-rates", type=float, nargs="*", default=[])
+    parser.add_argument("--variants", nargs="+", help="only those that begin like one of these")
     options = parser.parse_args()
     cells = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     for name in options.sets:
@@ -110,8 +110,8 @@ def main():
         for epsilon in options.epsilons:
             budget = Budget(epsilon, len(train) ** -1.1)
             rule = defaults_for(budget, rows=len(train), columns=train.shape[1])
-            for variant, settings in variants(rule).items():
-                if options.variants and variant not in options.variants:
+            for variant, settings in variants(rule, options.learning_rates).items():
+                if options.variants and not variant.startswith(tuple(options.variants)):
                     continue
                 value, seconds, plan = score(train, test, epsilon, settings)
                 cells.append(
