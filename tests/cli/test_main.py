@@ -1,6 +1,5 @@
 """The command line turns every failure into one line and the right exit code."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -177,11 +176,7 @@ def test_a_reader_that_leaves_early_causes_no_complaint():
     process.stderr.close()
 
 
-def _present() -> list[str]:
-    return [name for name, verb in VERBS.items() if importlib.util.find_spec(verb.module)]
-
-
-@pytest.mark.parametrize("verb", _present())
+@pytest.mark.parametrize("verb", list(VERBS))
 def test_every_verb_has_json_an_example_and_help_that_fits_a_screen(capsys, monkeypatch, verb):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERMINAL_WIDTH", "100")
@@ -193,12 +188,12 @@ def test_every_verb_has_json_an_example_and_help_that_fits_a_screen(capsys, monk
     assert max(map(len, shown.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("verb", _present())
+@pytest.mark.parametrize("verb", list(VERBS))
 def test_every_example_is_accepted(verb):
-    _command(verb, VERBS[verb]).make_context(verb, VERBS[verb].options.split())
+    context = _command(verb, VERBS[verb]).make_context(verb, VERBS[verb].options.split())
+    assert context.info_name == verb
 
 
-@pytest.mark.skipif(_present() != list(VERBS), reason="a verb's module is missing")
 def test_the_overview_fits_a_small_screen(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(build(VERBS), ["--help"]) == 0
