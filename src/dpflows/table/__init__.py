@@ -1,0 +1,16 @@
+"""Tables: what a row means, how it is read, and how it becomes a point of a box."""
+
+from dpflows.table.encoding import Encoding
+from dpflows.table.reading import Form, Table, read_file, read_table
+from dpflows.table.schema import KINDS, Column, Schema
+
+__all__ = [
+    "KINDS",
+    "Column",
+    "Encoding",
+    "Form",
+    "Schema",
+    "Table",
+    "read_file",
+    "read_table",
+]

@@ -1,0 +1,209 @@
+"""What a column means, from public declarations alone.
+
+Bounds and categories in a schema are public knowledge. A schema whose bounds or
+categories were read from the rows says so, and what is fitted with it is stamped.
+"""
+
+import dataclasses
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from dpflows.errors import InputError
+from dpflows.table.columns import KINDS, Column
+
+__all__ = ["KINDS", "Column", "Schema", "default_names", "listed"]
+
+#: The most names that one message lists.
+MAX_NAMES_SHOWN = 8
+
+
+@final
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in order.
+
+    Args:
+        columns: The columns; their names differ.
+        values_read: Whether bounds or categories were read from the rows. What is
+            fitted with such a schema is stamped, since its bounds are not paid for.
+        names_read: Whether the names were taken from a table that came without a
+            schema. Messages then count columns instead of naming them, because the
+            first line of a file without a header is a row.
+
+    Example:
+        >>> age = Column("age", "integer", min=0, max=120)
+        >>> schema = Schema((age, Column("dose", "continuous")))
+        >>> schema.undeclared()
+        ('dose',)
+        >>> schema.with_bounds("dose", 0, 5).highs().tolist()
+        [120.0, 5.0]
+    """
+
+    columns: tuple[Column, ...]
+    values_read: bool = False
+    names_read: bool = field(default=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if not self.columns:
+            raise InputError("schema must declare at least one column")
+        if not all(isinstance(column, Column) for column in self.columns):
+            raise InputError("schema must be made of Column objects")
+        if type(self.values_read) is not bool:
+            raise InputError("values_read must be true or false")
+        if len(set(self.names)) != len(self.columns):
+            raise InputError("schema must not declare two columns of one name")
+
+    @classmethod
+    def from_bounds(cls, low: Any, high: Any, names: Any = None) -> "Schema":
+        """Continuous columns inside ``low`` and ``high``, numbers or one per column.
+
+        Example:
+            >>> Schema.from_bounds([0, 0], 1).names
+            ('x0', 'x1')
+        """
+        try:
+            low, high = np.asarray(low, dtype=float), np.asarray(high, dtype=float)
+            shape = np.broadcast_shapes(low.shape, high.shape, () if names is None else len(names))
+        except (TypeError, ValueError):
+            raise InputError(
+                "bounds must be (low, high), numbers or one per column, as many as names"
+            ) from None
+        if len(shape) != 1:
+            raise InputError("bounds must be one per column; for plain numbers, pass names too")
+        names = default_names(shape[0]) if names is None else names
+        pairs = zip(names, np.broadcast_to(low, shape), np.broadcast_to(high, shape), strict=True)
+        return cls(tuple(Column(name, "continuous", float(a), float(b)) for name, a, b in pairs))
+
+    @classmethod
+    def from_frame(cls, frame: Any, *, read_values: bool = False) -> "Schema":
+        """Propose a schema for a table from the types of its columns.
+
+        Args:
+            frame: A table of any kind that ``read_table`` accepts.
+            read_values: Consent to write bounds and categories read from the rows into
+                the schema, and to allow missing cells where there are some.
+
+        Guarantee:
+            Without consent nothing but names and types enters the schema. With it,
+            ``values_read`` says that the schema is not public.
+
+        Example:
+            >>> Schema.from_frame(np.array([[1.5, 2.5]])).undeclared()
+            ('x0', 'x1')
+        """
+        # a proposal reads tables, which are checked against schemas
+        from dpflows.table.proposing import propose
+
+        return propose(frame, read_values=read_values)
+
+    @classmethod
+    def from_dict(cls, description: Any) -> "Schema":
+        """Read back ``to_dict``, or a parsed schema file; the content may be hostile."""
+        from dpflows.table.documents import parse
+
+        return parse(description)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Schema":
+        """Read a schema from a ``.toml`` or ``.json`` file.
+
+        Guarantee:
+            Messages name columns and keys, and quote no value.
+        """
+        from dpflows.table.documents import read
+
+        return read(path)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write a ``.toml`` or ``.json`` file, whole or not at all.
+
+        Example:
+            >>> import tempfile
+            >>> path = f"{tempfile.mkdtemp()}/schema.toml"
+            >>> schema = Schema.from_bounds([0], [1], names=["dose"])
+            >>> schema.write(path)
+            >>> Schema.read(path) == schema
+            True
+        """
+        from dpflows.table.documents import write
+
+        write(self, path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The schema as plain JSON; columns are a list, so that their order is kept.
+
+        Example:
+            >>> Schema.from_bounds([0], [1]).to_dict()["columns"]
+            [{'name': 'x0', 'kind': 'continuous', 'min': 0.0, 'max': 1.0}]
+        """
+        from dpflows.table.documents import describe
+
+        columns = [{"name": column.name} | describe(column) for column in self.columns]
+        return {"columns": columns, "values_read": self.values_read}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names in order."""
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """The column of that name."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise InputError(f"schema has no such column; it has {listed(self.names)}")
+
+    def label(self, name: str) -> str:
+        """How a message speaks of a column: by name, or by number if names are private."""
+        if self.names_read:
+            return f"column number {self.names.index(name) + 1}"
+        return f"column {name!r}"
+
+    def lows(self) -> np.ndarray:
+        """The lowest value per column; not a number where none is declared."""
+        return np.array([math.nan if c.min is None else c.min for c in self.columns])
+
+    def highs(self) -> np.ndarray:
+        """The highest value per column; not a number where none is declared."""
+        return np.array([math.nan if c.max is None else c.max for c in self.columns])
+
+    def undeclared(self) -> tuple[str, ...]:
+        """Names of the columns that lack bounds or categories."""
+        return tuple(column.name for column in self.columns if not column.is_declared)
+
+    def require_numeric(self) -> None:
+        """Refuse kinds that no estimator models yet; decided by declarations alone."""
+        for column in self.columns:
+            if column.kind not in ("continuous", "integer"):
+                raise InputError(
+                    f"{self.label(column.name)} is {column.kind}: not yet supported by this "
+                    "estimator; drop it or declare it continuous or integer"
+                )
+            if column.nullable:
+                raise InputError(
+                    f"{self.label(column.name)} is nullable: not yet supported by this "
+                    "estimator; fill the missing cells and declare nullable = false, or drop it"
+                )
+
+    def with_bounds(self, name: str, low: float, high: float) -> "Schema":
+        """The same schema with one column's bounds declared."""
+        changed = dataclasses.replace(self.column(name), min=low, max=high)
+        columns = tuple(changed if c.name == name else c for c in self.columns)
+        return dataclasses.replace(self, columns=columns)
+
+
+def default_names(count: int) -> tuple[str, ...]:
+    """Names for the columns of a plain array: x0, x1 and so on."""
+    return tuple(f"x{i}" for i in range(count))
+
+
+def listed(names: tuple[str, ...] | list[str]) -> str:
+    """Names for a message: quoted, and cut off after a few."""
+    shown = ", ".join(repr(name) for name in names[:MAX_NAMES_SHOWN])
+    more = len(names) - MAX_NAMES_SHOWN
+    return shown if more <= 0 else f"{shown} and {more} more"
