@@ -107,12 +107,12 @@ def _as_numbers(cells: Cells, label: str) -> np.ndarray:
 
 
 def _numbers_in_text(text: Cells, label: str) -> Cells:
-    try:
+    # not inside an except clause: the library's message, which quotes a cell, would cling on
+    with contextlib.suppress(pa.ArrowInvalid):
         return text.cast(pa.float64())
-    except pa.ArrowInvalid:
-        fits = pc.fill_null(pc.match_substring_regex(text, _NUMBER), True)
-        _refuse(~_to_numpy(fits), label, "must hold numbers, got {cells} of another form")
-        raise
+    fits = pc.fill_null(pc.match_substring_regex(text, _NUMBER), True)
+    _refuse(~_to_numpy(fits), label, "must hold numbers, got {cells} of another form")
+    raise InputError(f"{label} must hold numbers; convert it")
 
 
 def _continuous(cells: Cells, column: Column, label: str) -> np.ndarray:

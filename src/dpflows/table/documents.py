@@ -21,8 +21,17 @@ from dpflows.table.schema import Schema
 
 MAX_BYTES = 2**20
 MAX_COLUMNS = 10_000
-KNOWN_KEYS = ("kind", "min", "max", "nullable", "unit", "categories")
 KNOWN_TOP_KEYS = ("columns", "values_read")
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "kind": ((str,), "text"),
+    "min": ((int, float), "a number"),
+    "max": ((int, float), "a number"),
+    "nullable": ((bool,), "true or false"),
+    "unit": ((str,), "text"),
+    "categories": ((list,), "a list of labels"),
+}
+KNOWN_KEYS = tuple(_TYPES)
 
 _ADVICE = "declare from public knowledge"
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -55,8 +64,10 @@ def parse(description: Any) -> Schema:
     entries = _entries(columns)
     if not 1 <= len(entries) <= MAX_COLUMNS:
         raise InputError(f"schema must declare 1 to {MAX_COLUMNS} columns under [columns.NAME]")
-    parsed = tuple(_column(name, entry) for name, entry in entries)
-    return Schema(parsed, values_read=description.get("values_read", False))
+    values_read = description.get("values_read", False)
+    if not isinstance(values_read, bool):
+        raise InputError("values_read must be true or false")
+    return Schema(tuple(_column(name, entry) for name, entry in entries), values_read)
 
 
 def describe(column: Column) -> dict[str, Any]:
@@ -144,18 +155,22 @@ def _column(name: Any, entry: Any) -> Column:
     _check_keys(f"column {name!r}", entry, KNOWN_KEYS)
     if "kind" not in entry:
         raise InputError(f"column {name!r}: kind is missing; declare what the column holds")
-    if not isinstance(entry["kind"], str):
-        raise InputError(f"column {name!r}: kind must be text")
-    return Column(name, **_with_seconds(name, entry))
+    is_date = entry["kind"] == "date"
+    return Column(name, **{key: _part(name, key, entry[key], is_date) for key in entry})
 
 
-def _with_seconds(name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    if entry["kind"] != "date":
-        return entry
-    return {
-        key: _seconds(name, key, value) if key in ("min", "max") else value
-        for key, value in entry.items()
-    }
+def _part(name: str, key: str, value: Any, is_date: bool) -> Any:
+    if is_date and key in ("min", "max"):
+        return _seconds(name, key, value)
+    types, expected = _TYPES[key]
+    # a boolean is an integer to Python, but not to a reader
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise InputError(f"column {name!r}: {key} must be {expected}")
+    if key != "categories":
+        return value
+    if not all(isinstance(label, str) for label in value):
+        raise InputError(f"column {name!r}: categories must be labels of text")
+    return tuple(value)
 
 
 def _seconds(name: str, key: str, value: Any) -> float:

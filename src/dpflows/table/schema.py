@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from dpflows.errors import InputError
-from dpflows.table.columns import KINDS, Column
+from dpflows.table.columns import KINDS, Column, check_name
 
 __all__ = ["KINDS", "Column", "Schema", "default_names", "listed"]
 
@@ -53,8 +53,6 @@ class Schema:
             raise InputError("schema must declare at least one column")
         if not all(isinstance(column, Column) for column in self.columns):
             raise InputError("schema must be made of Column objects")
-        if type(self.values_read) is not bool:
-            raise InputError("values_read must be true or false")
         if len(set(self.names)) != len(self.columns):
             raise InputError("schema must not declare two columns of one name")
 
@@ -66,18 +64,21 @@ class Schema:
             >>> Schema.from_bounds([0, 0], 1).names
             ('x0', 'x1')
         """
+        refusal = "bounds must be (low, high), numbers or one per column, as many as names"
         try:
             low, high = np.asarray(low, dtype=float), np.asarray(high, dtype=float)
-            shape = np.broadcast_shapes(low.shape, high.shape, () if names is None else len(names))
+            names = names if names is None else tuple(names)
+            shape = np.broadcast_shapes(low.shape, high.shape) if names is None else (len(names),)
+            low, high = np.broadcast_to(low, shape), np.broadcast_to(high, shape)
         except (TypeError, ValueError):
-            raise InputError(
-                "bounds must be (low, high), numbers or one per column, as many as names"
-            ) from None
+            raise InputError(refusal) from None
         if len(shape) != 1:
             raise InputError("bounds must be one per column; for plain numbers, pass names too")
         names = default_names(shape[0]) if names is None else names
-        pairs = zip(names, np.broadcast_to(low, shape), np.broadcast_to(high, shape), strict=True)
-        return cls(tuple(Column(name, "continuous", float(a), float(b)) for name, a, b in pairs))
+        for name in names:
+            check_name(name)
+        pairs = zip(names, low.tolist(), high.tolist(), strict=True)
+        return cls(tuple(Column(name, "continuous", a, b) for name, a, b in pairs))
 
     @classmethod
     def from_frame(cls, frame: Any, *, read_values: bool = False) -> "Schema":

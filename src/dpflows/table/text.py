@@ -10,8 +10,8 @@ import csv
 import gzip
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,14 +61,14 @@ def _load(path: Path) -> bytes:
     if path.suffix.lower() == ".gz":
         message = "compressed file is damaged or not gzip; get the file again"
         with path.open("rb") as packed, explained(message):
-            return _load_chunks(gzip.GzipFile(fileobj=packed))
+            return _load_chunks(gzip.GzipFile(fileobj=packed).read)
     with path.open("rb") as file:
-        return _load_chunks(file)
+        return _load_chunks(file.read)
 
 
-def _load_chunks(file: BinaryIO | gzip.GzipFile) -> bytes:
+def _load_chunks(read: Callable[[int], bytes]) -> bytes:
     content = bytearray()
-    while chunk := file.read(_CHUNK_BYTES):
+    while chunk := read(_CHUNK_BYTES):
         content += chunk
         if len(content) > MAX_BYTES:
             raise InputError(f"file must hold at most {MAX_BYTES} bytes of text; split it")

@@ -1,0 +1,187 @@
+"""Schema files: what is written is read back, and mistakes are named."""
+
+import json
+
+import pytest
+from hypothesis import given
+
+from dpflows.errors import InputError
+from dpflows.table import Column, Schema
+from dpflows.table.documents import MAX_BYTES, to_json, to_toml
+from table.generated import build, schemas
+
+
+@given(parts=schemas())
+def test_toml_round_trip(parts, tmp_path_factory):
+    schema = build(parts)
+    path = tmp_path_factory.mktemp("schemas") / "s.toml"
+    schema.write(path)
+    assert Schema.read(path) == schema
+
+
+@given(parts=schemas())
+def test_json_round_trip(parts, tmp_path_factory):
+    schema = build(parts)
+    path = tmp_path_factory.mktemp("schemas") / "s.json"
+    schema.write(path)
+    assert Schema.read(path) == schema
+
+
+@given(parts=schemas())
+def test_dictionary_round_trip_keeps_order_when_keys_are_sorted(parts):
+    schema = build(parts)
+    text = json.dumps(schema.to_dict(), sort_keys=True)
+    assert Schema.from_dict(json.loads(text)) == schema
+
+
+def test_the_file_of_the_documentation(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text(
+        """
+        [columns.age]
+        kind = "integer"        # continuous | integer | categorical | boolean | date
+        min = 0
+        max = 120
+        nullable = false
+        [columns.sex]
+        kind = "categorical"
+        categories = ["F", "M"]
+        [columns.seen]
+        kind = "date"
+        min = 2020-01-01
+        max = 2021-01-01T12:00:00
+        [columns.born]
+        kind = "date"
+        min = "1900-01-01"
+        max = 2021-01-01T02:00:00+02:00
+        """
+    )
+    assert Schema.read(path) == Schema(
+        (
+            Column("age", "integer", min=0, max=120),
+            Column("sex", "categorical", categories=("F", "M")),
+            Column("seen", "date", min=1577836800, max=1609502400),
+            Column("born", "date", min=-2208988800, max=1609459200),
+        )
+    )
+
+
+def test_an_undeclared_column_leaves_a_gap_to_fill():
+    schema = Schema((Column("dose", "continuous", unit="mg"), Column("sex", "categorical")))
+    assert to_toml(schema) == (
+        '[columns.dose]\nkind = "continuous"\nunit = "mg"\n'
+        "# min =    declare from public knowledge\n# max =    declare from public knowledge\n"
+        '\n[columns.sex]\nkind = "categorical"\n'
+        "# categories =    declare from public knowledge\n"
+    )
+
+
+def test_values_read_from_rows_are_said_so():
+    schema = Schema((Column("dose", "continuous", min=0, max=1),), values_read=True)
+    assert to_toml(schema).startswith("# bounds or categories below were read from the rows")
+    assert json.loads(to_json(schema))["values_read"] is True
+
+
+def test_a_file_with_a_mark_at_its_start(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text('\ufeff{"columns": {"x": {"kind": "boolean"}}}')
+    assert Schema.read(path).names == ("x",)
+
+
+KNOWN = "known keys are kind, min, max, nullable, unit, categories"
+BAD = {
+    '[columns.age]\nkind = "integer"\nmn = 4': f"column 'age': unknown key 'mn'; {KNOWN}",
+    '[columns.age]\nkind = "integer"\n4711 = 4': f"column 'age': unknown key; {KNOWN}",
+    '[column.age]\nkind = "integer"': (
+        "schema: unknown key 'column'; known keys are columns, values_read"
+    ),
+    "[columns.age]\nmin = 1": "column 'age': kind is missing; declare what the column holds",
+    "[columns.age]\nkind = 4711": "column 'age': kind must be text",
+    "[columns]\nage = 4711": (
+        "column 'age': must be a table of keys: kind, min, max, nullable, unit, categories"
+    ),
+    "columns = 4711": "schema must have a part named columns, as in [columns.age]",
+    "columns = []": "schema must declare 1 to 10000 columns under [columns.NAME]",
+    "columns = [4711]": "schema must have a part named columns, as in [columns.age]",
+    'columns = [{kind = "boolean"}]': "column names must be text of 1 to 1000 characters",
+    "": "schema must have a part named columns, as in [columns.age]",
+    "[columns.age]\nkind = 'integer": "schema file is not valid TOML; correct it",
+    "age,dose\n4711,4712": "schema file is not valid TOML at line 1; correct it",
+    "[columns.a]\n[columns.a]": "schema file is not valid TOML at line 2; correct it",
+    "x = " + "[" * 100_000: "schema file is not valid TOML; correct it",
+    '[columns.age]\nkind = "integer"\nmin = nan\nmax = 1': "column 'age': min must be finite",
+    '[columns.age]\nkind = "integer"\nmin = [4711]\nmax = 1': "column 'age': min must be a number",
+    '[columns.age]\nkind = "integer"\nmin = 4711-01-01\nmax = 1': (
+        "column 'age': min must be a number"
+    ),
+    '[columns.age]\nkind = "integer"\nnullable = 1': "column 'age': nullable must be true or false",
+    '[columns.age]\nkind = "integer"\nunit = 1': "column 'age': unit must be text",
+    '[columns.age]\nkind = "categorical"\ncategories = "4711"': (
+        "column 'age': categories must be a list of labels"
+    ),
+    '[columns.age]\nkind = "categorical"\ncategories = [4711]': (
+        "column 'age': categories must be labels of text"
+    ),
+    '[columns.age]\nkind = "date"\nmin = 4711\nmax = 4712': (
+        "column 'age': min must be a date such as 2020-12-31"
+    ),
+    '[columns.age]\nkind = "date"\nmin = "2020-01-01"\nmax = "then"': (
+        "column 'age': max must be a date such as 2020-12-31"
+    ),
+    '[columns.age]\nkind = "date"\nmin = 07:30:00\nmax = 2020-01-01': (
+        "column 'age': min must be a date such as 2020-12-31"
+    ),
+    'values_read = 1\n[columns.age]\nkind = "boolean"': "values_read must be true or false",
+    "#" * (MAX_BYTES + 1): "schema file must hold at most 1048576 bytes; is it the table?",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: text[:40])
+def test_a_bad_file_gives_its_line(text, tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        Schema.read(path)
+    assert str(caught.value) == BAD[text]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"columns": {}, "columns": {}}', "schema file is not valid JSON; correct it"),
+        (b'{"columns"', "schema file is not valid JSON at line 1; correct it"),
+        (b"[4711]", "schema must be a table with a part named columns"),
+        (b"\xff\xff", "schema file must be UTF-8 text; save it as such"),
+        (b'{"columns": {"": {"kind": "boolean"}}}', "column names must be text"),
+        (b'{"columns": {"\\ud800": {"kind": "boolean"}}}', "column names must be text"),
+        (b'{"columns": {"a": {"kind": "integer", "min": 1e999, "max": 1}}}', "min must be finite"),
+        (b'{"columns": {"a": {"kind": "integer", "min": ' + b"9" * 5000 + b"}}}", "not valid JSON"),
+        (b"[" * 100_000, "schema file is not valid JSON; correct it"),
+    ],
+)
+def test_bad_json(content, message, tmp_path):
+    path = tmp_path / "s.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        Schema.read(path)
+
+
+def test_paths_that_are_no_schema_files(tmp_path):
+    (tmp_path / "folder.toml").mkdir()
+    cases = {
+        "s.yaml": "must end in .toml or .json",
+        "absent.toml": "no such file; check the path",
+        "folder.toml": "not a regular file; check the path",
+        "nul\0.toml": "check the path",
+    }
+    for name, message in cases.items():
+        with pytest.raises(InputError, match=message):
+            Schema.read(tmp_path / name)
+
+
+def test_a_schema_that_could_not_be_read_back_is_not_written(tmp_path):
+    labels = tuple(f"{i:0>200}" for i in range(10_000))
+    schema = Schema((Column("x", "categorical", categories=labels),))
+    with pytest.raises(InputError, match="schema is too large"):
+        schema.write(tmp_path / "s.toml")
+    assert list(tmp_path.iterdir()) == []
