@@ -166,11 +166,13 @@ def _part(name: str, key: str, value: Any, is_date: bool) -> Any:
     # a boolean is an integer to Python, but not to a reader
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise InputError(f"column {name!r}: {key} must be {expected}")
-    if key != "categories":
-        return value
-    if not all(isinstance(label, str) for label in value):
+    return _labels(name, value) if key == "categories" else value
+
+
+def _labels(name: str, labels: Any) -> tuple[str, ...]:
+    if not all(isinstance(label, str) for label in labels):
         raise InputError(f"column {name!r}: categories must be labels of text")
-    return tuple(value)
+    return tuple(labels)
 
 
 def _seconds(name: str, key: str, value: Any) -> float:

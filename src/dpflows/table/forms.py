@@ -118,7 +118,7 @@ def _roomy(column: Column, dtype: str, codes: str, default: str) -> str:
     if not dtype or np.dtype(dtype).kind not in codes or column.min is None or column.max is None:
         return default
     limits = np.finfo(dtype) if codes == "f" else np.iinfo(dtype)
-    fits = limits.min <= column.min and column.max <= limits.max
+    fits = float(limits.min) <= column.min and column.max <= float(limits.max)
     return dtype if fits else default
 
 

@@ -7,6 +7,7 @@ does not hold, because the first line of a file without a header is a row.
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -111,9 +112,7 @@ def read_file(
         >>> read_file(path).columns["dose"].tolist()
         [1.5, 2.5]
     """
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"path must be text or a path, got {type(path).__name__}")
-    return read_table(path, schema, drop_extra=drop_extra, header=header)
+    return read_table(Path(path), schema, drop_extra=drop_extra, header=header)
 
 
 def _positions(source: Source, schema: Schema, drop_extra: bool) -> list[int]:

@@ -24,7 +24,8 @@ from dpflows.table.sources import MAX_BYTES, Source, check_cells
 
 #: The longest line that is taken for a row rather than for something else.
 MAX_LINE_BYTES = 2**22
-DELIMITERS = ",;\t|"
+#: A comma comes last: beside another delimiter it is more likely a decimal comma.
+DELIMITERS = ";\t|,"
 
 _CHUNK_BYTES = 2**24
 _NUMERIC = r"^\s*[+-]?[0-9.,]+([eE][+-]?\d+)?\s*$"
@@ -134,7 +135,7 @@ def _delimiter(line: str, schema: Schema | None, *, has_header: bool) -> str:
     unquoted = re.sub(r'"[^"]*"', "", line)
     by_count = sorted(DELIMITERS, key=unquoted.count, reverse=True)
     names = [] if schema is None else [name.strip() for name in schema.names]
-    for delimiter in by_count if names else ():
+    for delimiter in (by_count if has_header else DELIMITERS) if names else ():
         cells = _split(line, delimiter)
         if set(names) <= set(cells) if has_header else len(names) == len(cells):
             return delimiter
