@@ -29,6 +29,11 @@ def test_factor_never_lets_a_gradient_past_the_norm(kind, norm):
     assert (factor * NORMS.astype(np.float64) <= norm).all()
 
 
+@pytest.mark.parametrize("kind", ["fixed", "automatic"])
+def test_a_row_without_a_finite_norm_is_multiplied_by_zero(kind):
+    assert float(Clipping(1.0, kind).factor(jnp.asarray(np.inf))) == 0.0
+
+
 def test_small_gradients_pass_unchanged_when_fixed():
     assert float(Clipping(2.0).factor(jnp.asarray(1.9))) == 1.0
 

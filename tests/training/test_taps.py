@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import paramax
 import pytest
+from flowjax.bijections import Affine, Scan
 
-from dpflows.training.taps import MaskGroups, take_apart, zero_taps
+from dpflows.training.taps import MaskGroups, take_apart, unrolled
 
 
 def test_put_together_again_the_model_is_the_same(taken_apart):
@@ -20,7 +21,7 @@ def test_put_together_again_the_model_is_the_same(taken_apart):
 def test_taps_do_not_change_the_loss(taken_apart, loss):
     parameters, blueprint = taken_apart
     row = jnp.asarray([0.3, -1.0, 2.0])
-    tapped = blueprint.assemble_tapped(parameters, zero_taps(parameters))
+    tapped = blueprint.assemble_tapped(parameters, blueprint.zero_taps(parameters))
     np.testing.assert_allclose(
         loss(tapped, row), loss(blueprint.assemble(parameters), row), rtol=1e-6
     )
@@ -54,3 +55,27 @@ def test_stacked_layers_with_unlike_masks_are_refused():
     stacked = eqx.tree_at(lambda node: node.weight, layer, weight)
     with pytest.raises(ValueError, match="share one mask"):
         take_apart(stacked)
+
+
+def test_a_tapped_model_has_no_scan(taken_apart):
+    parameters, blueprint = taken_apart
+    assert any(blueprint.scanned)
+    tapped = blueprint.assemble_tapped(parameters, blueprint.zero_taps(parameters))
+    nodes = jax.tree.leaves(tapped, is_leaf=lambda node: isinstance(node, Scan))
+    assert not any(isinstance(node, Scan) for node in nodes)
+
+
+def test_an_unrolled_scan_does_the_same_in_the_same_order():
+    scan = Scan(eqx.filter_vmap(Affine)(jnp.asarray([[1.0], [2.0]]), jnp.asarray([[3.0], [0.5]])))
+    model, x = paramax.unwrap(scan), jnp.asarray([0.7])
+    for name in ("transform_and_log_det", "inverse_and_log_det"):
+        for first, second in zip(
+            getattr(model, name)(x), getattr(unrolled(model), name)(x), strict=True
+        ):
+            np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
+def test_mask_groups_pair_every_output_with_the_offset():
+    mask = np.asarray([[True, False], [False, False]])
+    found = MaskGroups.of(mask).pair(jnp.asarray([2.0, 5.0]), jnp.asarray([3.0, 7.0]), offset=1.0)
+    np.testing.assert_allclose(found, 2 * 3 + 3 + 7)

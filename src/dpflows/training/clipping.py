@@ -24,7 +24,6 @@ from dpflows.training.taps import (
     DenseParameters,
     Parameters,
     Tap,
-    zero_taps,
 )
 
 #: Where the rows go in each tap: after the axes of stacked layers, before the features.
@@ -44,7 +43,8 @@ class Clipping:
     al. 2022) scales every gradient to nearly ``norm``, so ``norm`` needs no tuning.
 
     Guarantee:
-        ``factor(r) * r <= norm`` for every finite ``r >= 0``, rounding included.
+        ``factor(r) * r <= norm`` for every finite ``r >= 0``, rounding included,
+        and ``factor(inf)`` is zero.
 
     Example:
         >>> float(Clipping(norm=1.0).factor(jnp.asarray(4.0))) <= 0.25
@@ -137,61 +137,73 @@ def _clip_by_taps(
     rows: Float[Array, "batch columns"],
     present: Bool[Array, " batch"],
 ) -> ClippedSum:
-    def row_loss(taps: tuple[Tap, ...], free: PyTree, row: Array) -> Array:
-        return loss(blueprint.assemble_tapped(parameters._replace(free=free), taps), row)
+    def row_loss(taps: tuple[tuple[Tap, ...], ...], free: PyTree, row: Array) -> Array:
+        model = blueprint.assemble_tapped(parameters._replace(free=free), taps)
+        return LIFT * loss(model, row)
 
+    zeros = blueprint.zero_taps(parameters)
     gradients = jax.vmap(
         jax.grad(row_loss, argnums=(0, 1)),
         in_axes=(None, None, 0),
-        out_axes=((_ROW_AXES,) * len(parameters.dense), 0),
+        out_axes=(tuple((_ROW_AXES,) * len(steps) for steps in zeros), 0),
     )
-    taps, free = gradients(zero_taps(parameters), parameters.free, rows)
-    lifted = _lifted_sums(free, len(rows))
-    for tap in taps:
-        lifted = lifted + jnp.sum(tap.norm.reshape(-1, len(rows)), axis=0)
-    alive, factor = _factors(lifted, present, clipping)
-    dense = tuple(
-        _weighted_outer(tap, mask, layer, alive, factor)
-        for tap, mask, layer in zip(taps, blueprint.masks, parameters.dense, strict=True)
+    taps, free = gradients(zeros, parameters.free, rows)
+    squares = _squared_norms(free, len(rows))
+    for tap in (tap for steps in taps for tap in steps):
+        squares = squares + jnp.sum(tap.norm.reshape(-1, len(rows)), axis=0)
+    factor = _factors(squares, present, clipping)
+    parts = tuple(
+        tuple(_weighted_outer(tap, mask, layer, factor) for tap in steps)
+        for steps, mask, layer in zip(taps, blueprint.masks, parameters.dense, strict=True)
     )
-    return ClippedSum(
-        Parameters(dense, _weighted_sum(free, alive, factor)), sensitivity=clipping.norm
+    gradient = Parameters(_restacked(blueprint, parts), _weighted_sum(free, factor))
+    return ClippedSum(gradient, sensitivity=clipping.norm)
+
+
+def _restacked(
+    blueprint: Blueprint, parts: tuple[tuple[DenseParameters, ...], ...]
+) -> tuple[DenseParameters, ...]:
+    """One entry per dense layer from one per tap."""
+    return tuple(
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps) if scanned else steps[0]
+        for steps, scanned in zip(parts, blueprint.scanned, strict=True)
     )
 
 
-def _lifted_sums(gradients: PyTree, batch: int) -> Float[Array, " batch"]:
-    """Each row's sum of squares times LIFT^4, from whole gradients."""
+def _squared_norms(gradients: PyTree, batch: int) -> Float[Array, " batch"]:
+    """Each row's sum of squares, from whole gradients."""
     leaves = [leaf.reshape(batch, -1) for leaf in jax.tree.leaves(gradients)]
-    return LIFT**2 * sum((jnp.sum((LIFT * x) ** 2, axis=1) for x in leaves), jnp.zeros(batch))
+    return sum((jnp.sum(x * x, axis=1) for x in leaves), jnp.zeros(batch))
 
 
 def _factors(
-    lifted: Float[Array, " batch"], present: Bool[Array, " batch"], clipping: Clipping
-) -> tuple[Bool[Array, " batch"], Float[Array, " batch"]]:
-    """Which rows count, and what their gradients are multiplied by."""
-    alive = present & jnp.isfinite(lifted)
-    norms = jnp.sqrt(jnp.where(alive, lifted, 1.0)) / LIFT**2
-    return alive, jnp.where(alive, clipping.factor(norms), 0.0)
+    squares: Float[Array, " batch"], present: Bool[Array, " batch"], clipping: Clipping
+) -> Float[Array, " batch"]:
+    """What the lifted gradients are multiplied by; zero for rows that do not count."""
+    alive = present & jnp.isfinite(squares)
+    norms = jnp.sqrt(jnp.where(alive, squares, 1.0)) / LIFT
+    # The division comes last, so that it is done once per row: the compiler repeats cheaper
+    # steps, and all that they depend on, for every entry that the factor is multiplied with.
+    return clipping.factor(jnp.where(alive, norms, jnp.inf)) / LIFT
+
+
+def _kept(values: Float[Array, "*n batch k"], factor: Float[Array, " batch"]) -> Array:
+    """Zeros in place of dead rows: their values may be infinite, and 0 * inf is NaN."""
+    return jnp.where(factor[:, None] > 0, values, 0.0)
 
 
 def _weighted_outer(
-    tap: Tap,
-    mask: np.ndarray | None,
-    layer: DenseParameters,
-    alive: Bool[Array, " batch"],
-    factor: Float[Array, " batch"],
+    tap: Tap, mask: np.ndarray | None, layer: DenseParameters, factor: Float[Array, " batch"]
 ) -> DenseParameters:
-    # A dead row's parts may be infinite, and 0 * inf is NaN: they are removed, not weighted.
-    inputs = jnp.where(alive[:, None], tap.inputs, 0.0)
-    outputs = jnp.where(alive[:, None], tap.outputs, 0.0) * factor[:, None]
-    weight = jnp.einsum("...bo,...bi->...oi", outputs, inputs)
+    outputs = _kept(tap.outputs, factor) * factor[:, None]
+    weight = jnp.einsum("...bo,...bi->...oi", outputs, _kept(tap.inputs, factor))
     weight = weight if mask is None else jnp.where(mask, weight, 0.0)
     return DenseParameters(weight, None if layer.bias is None else jnp.sum(outputs, axis=-2))
 
 
-def _weighted_sum(tree: PyTree, alive: Bool[Array, " batch"], factor: Array) -> PyTree:
+def _weighted_sum(tree: PyTree, factor: Float[Array, " batch"]) -> PyTree:
     def total(leaf: Array) -> Array:
-        flat = jnp.where(alive[:, None], leaf.reshape(len(alive), -1), 0.0)
+        flat = _kept(leaf.reshape(len(factor), -1), factor)
         return (factor.astype(flat.dtype) @ flat).reshape(leaf.shape[1:])
 
     return jax.tree.map(total, tree)
@@ -228,7 +240,6 @@ def _clip_few(
     rows: Array,
     present: Array,
 ) -> Parameters:
-    gradient = jax.grad(lambda p, row: loss(blueprint.assemble(p), row))
+    gradient = jax.grad(lambda p, row: LIFT * loss(blueprint.assemble(p), row))
     each = jax.vmap(gradient, in_axes=(None, 0))(parameters, rows)
-    alive, factor = _factors(_lifted_sums(each, len(rows)), present, clipping)
-    return _weighted_sum(each, alive, factor)
+    return _weighted_sum(each, _factors(_squared_norms(each, len(rows)), present, clipping))
