@@ -76,13 +76,16 @@ ROW_FIRST = (
 NOT_GZIP = "compressed file is damaged or not gzip; get the file again"
 NOT_PARQUET = "file is damaged or not Parquet; get the file again"
 NOT_ARROW = "file is damaged or not Arrow; write it again"
-RAGGED = "file has 2 columns, but {} more or fewer cells, the first is row {}; correct them"
+RAGGED = (
+    "rows must have 2 cells as the first line has, got another number in {}, "
+    "the first is row {}; correct them"
+)
 FILL = (
     "fill them, drop their rows, or declare nullable = true (nullable columns are not yet "
     "supported by the estimators)"
 )
 EXTRA = (
-    "table has {} more columns than the schema declares; declare them, or "
+    "table has {} that the schema does not declare; declare or "
     "drop them: unused columns are dropped only with drop_extra=True"
 )
 LACKS = "table lacks columns that the schema declares: {}; add them or take them out of the schema"
@@ -177,7 +180,7 @@ BAD = {
     "header denied and too narrow": Bad(
         "t.csv",
         b"30\n40\n",
-        "file without a header line has 1 columns, but the schema declares 2; "
+        "file without a header line has 1 column, but the schema declares 2; "
         "declare every column in order",
         header=False,
     ),
@@ -196,15 +199,15 @@ BAD = {
     "unnamed column": Bad(
         "t.csv",
         b",dose\n1,2\n",
-        "every column must have a name, 1 have none; name them",
+        "columns must have names, got 1 unnamed column; name",
         schema=None,
     ),
     # columns
     "missing column": Bad("t.csv", b"age,other\n1,2\n", LACKS.format("'dose'")),
     "wrong case": Bad("t.csv", b"Age,Dose\n1,2\n", LACKS.format("'age', 'dose'")),
-    "extra column": Bad("t.csv", b"age,dose,name\n1,2,x\n", EXTRA.format(1)),
+    "extra column": Bad("t.csv", b"age,dose,name\n1,2,x\n", EXTRA.format("1 column")),
     "extra columns in parquet": Bad(
-        "t.parquet", parquet(age=[1], dose=[1.0], a=[1], b=[2]), EXTRA.format(2)
+        "t.parquet", parquet(age=[1], dose=[1.0], a=[1], b=[2]), EXTRA.format("2 columns")
     ),
     "repeated name": Bad(
         "t.csv",
@@ -214,7 +217,7 @@ BAD = {
     "repeated name without schema": Bad(
         "t.csv",
         b"age,dose,age\n1,2,3\n",
-        "column names must differ, 1 repeat another; rename them",
+        "names must differ, got 1 repeated name; rename",
         schema=None,
     ),
     "repeated name in parquet": Bad(
@@ -224,9 +227,9 @@ BAD = {
     ),
     "missing column in feather": Bad("t.feather", feather(age=[1]), LACKS.format("'dose'")),
     # rows
-    "short row": Bad("t.csv", b"age,dose\n1,2\n3\n4,5\n", RAGGED.format("1 row has", 2)),
-    "long rows": Bad("t.csv", b"age,dose\n1,2,3\n3,4\n4,5,6\n", RAGGED.format("2 rows have", 1)),
-    "other delimiter in rows": Bad("t.csv", b"age,dose\n1;2\n", RAGGED.format("1 row has", 1)),
+    "short row": Bad("t.csv", b"age,dose\n1,2\n3\n4,5\n", RAGGED.format("1 row", 2)),
+    "long rows": Bad("t.csv", b"age,dose\n1,2,3\n3,4\n4,5,6\n", RAGGED.format("2 rows", 1)),
+    "other delimiter in rows": Bad("t.csv", b"age,dose\n1;2\n", RAGGED.format("1 row", 1)),
     "open quote": Bad("t.csv", b'age,dose\n1,"2\n3,4\n', QUOTE),
     "open quote in header": Bad("t.csv", b'age,"dose\n1,2\n3,4\n', QUOTE),
     # cells

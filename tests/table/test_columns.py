@@ -36,17 +36,17 @@ BAD = {
     "max must be a number": {"min": 0, "max": True},
     "min must be a number": {"min": "0", "max": 1},
     "max - min must lie between 1e-300 and 1e308": {"min": -1.7e308, "max": 1.7e308},
-    "min and max of a integer column must be whole numbers": {
+    "min and max of integer columns must be whole numbers": {
         "kind": "integer",
         "min": 0.5,
         "max": 2,
     },
-    "min and max of an integer column must lie within 1e15 of zero": {
+    "min and max of integer columns must lie within 1e15 of zero": {
         "kind": "integer",
         "min": 0,
         "max": 1e16,
     },
-    "min and max of a date column must be whole seconds": {"kind": "date", "min": 0, "max": 0.5},
+    "min and max of date columns must be whole seconds": {"kind": "date", "min": 0, "max": 0.5},
     "min and max must lie in the years 1 to 9999": {"kind": "date", "min": 0, "max": 1e12},
     "min does not belong to a categorical column; remove it": {"kind": "categorical", "min": 0},
     "max does not belong to a boolean column; remove it": {"kind": "boolean", "max": 0},

@@ -37,7 +37,7 @@ def test_frames(kind):
 @pytest.mark.parametrize("kind", MAKERS)
 def test_frames_in_another_order_with_extra_columns(kind):
     frame = MAKERS[kind]({"name": ["a", "b", "c"], **dict(reversed(DATA.items()))})
-    with pytest.raises(InputError, match="has 1 more columns than the schema declares"):
+    with pytest.raises(InputError, match="has 1 column that the schema does not declare"):
         read_table(frame, SCHEMA)
     table = read_table(frame, SCHEMA, drop_extra=True)
     np.testing.assert_array_equal(table.matrix.T, list(DATA.values()))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpflows.errors import InputError
-from dpflows.table.columns import Column
+from dpflows.table.columns import Column, counted
 
 #: What a cell of text holds when it holds nothing.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "Null", "null", "None")
@@ -224,7 +224,7 @@ def _refuse(wrong: np.ndarray, label: str, what: str, cure: str = "correct them"
     count = int(np.count_nonzero(wrong))
     if count:
         first = int(np.argmax(wrong)) + 1
-        cells = f"{count} {'cell' if count == 1 else 'cells'}"
+        cells = counted(count, "cell")
         raise InputError(f"{label} {what.format(cells=cells)}, the first in row {first}; {cure}")
 
 

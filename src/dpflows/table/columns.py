@@ -112,11 +112,11 @@ class Column:
     def _check_whole(self, low: float, high: float) -> None:
         if not (low.is_integer() and high.is_integer()):
             expected = "whole seconds" if self.kind == "date" else "whole numbers"
-            raise self._refuse(f"min and max of a {self.kind} column must be {expected}")
+            raise self._refuse(f"min and max of {self.kind} columns must be {expected}")
         if self.kind == "date" and (low < _YEAR_1 or high >= _YEAR_10000):
             raise self._refuse("min and max must lie in the years 1 to 9999")
         if max(abs(low), abs(high)) > MAX_INTEGER:
-            raise self._refuse("min and max of an integer column must lie within 1e15 of zero")
+            raise self._refuse("min and max of integer columns must lie within 1e15 of zero")
 
     def _checked_categories(self) -> tuple[str, ...]:
         if self.kind != "categorical":
@@ -135,6 +135,16 @@ def check_name(name: Any) -> None:
     """Refuse what cannot be a column's name."""
     if not isinstance(name, str) or not name or not _is_storable(name):
         raise InputError(f"column names must be text of 1 to {MAX_NAME_LENGTH} characters")
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things, for a message.
+
+    Example:
+        >>> counted(1, "row"), counted(2, "row")
+        ('1 row', '2 rows')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _is_storable(text: str) -> bool:

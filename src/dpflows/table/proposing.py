@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dpflows.errors import InputError
 from dpflows.table.cells import is_moment, plain, read_cells, seconds, trimmed
-from dpflows.table.columns import MAX_CATEGORIES, Column
+from dpflows.table.columns import MAX_CATEGORIES, Column, counted
 from dpflows.table.opening import open_source
 from dpflows.table.schema import Schema
 from dpflows.table.sources import Source
@@ -38,9 +38,9 @@ def proposed(source: Source) -> Schema:
 
 def _check_names(names: tuple[str, ...]) -> None:
     if unnamed := sum(not name for name in names):
-        raise InputError(f"every column must have a name, {unnamed} have none; name them")
+        raise InputError(f"columns must have names, got {counted(unnamed, 'unnamed column')}; name")
     if repeated := len(names) - len(set(names)):
-        raise InputError(f"column names must differ, {repeated} repeat another; rename them")
+        raise InputError(f"names must differ, got {counted(repeated, 'repeated name')}; rename")
 
 
 def _kind(dtype: pa.DataType) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpflows.errors import InputError
 from dpflows.table.cells import count_outside, read_cells
+from dpflows.table.columns import counted
 from dpflows.table.forms import Form
 from dpflows.table.opening import open_source
 from dpflows.table.proposing import proposed
@@ -35,6 +36,10 @@ class Table:
         form: The kind of table that came in.
         outside: How many cells lie outside the declared bounds or categories. It is
             read from the rows, so it is internal and never printed by default.
+
+    Example:
+        >>> read_table(np.array([[1.0, 2.0]]), Schema.from_bounds([0, 0], 1)).outside
+        1
     """
 
     columns: dict[str, np.ndarray] = field(repr=False)
@@ -128,7 +133,7 @@ def _positions(source: Source, schema: Schema, drop_extra: bool) -> list[int]:
     extra = sum(name not in declared for name in source.names)
     if extra and not drop_extra:
         raise InputError(
-            f"table has {extra} more columns than the schema declares; declare them, or "
+            f"table has {counted(extra, 'column')} that the schema does not declare; declare or "
             "drop them: unused columns are dropped only with drop_extra=True"
         )
     return [source.names.index(name) for name in schema.names]

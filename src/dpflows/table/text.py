@@ -19,6 +19,7 @@ import pyarrow.csv
 
 from dpflows.errors import InputError
 from dpflows.table.cells import MISSING, explained
+from dpflows.table.columns import counted
 from dpflows.table.schema import Schema
 from dpflows.table.sources import MAX_BYTES, Source, check_cells
 
@@ -146,7 +147,7 @@ def _declared_names(schema: Schema | None, found: int) -> tuple[str, ...]:
     names = () if schema is None else schema.names
     if len(names) != found:
         raise InputError(
-            f"file without a header line has {found} columns, but the schema declares "
+            f"file without a header line has {counted(found, 'column')}, but the schema declares "
             f"{len(names)}; declare every column in order"
         )
     return names
@@ -179,7 +180,7 @@ def _parse(content: bytes, start: int, delimiter: str, columns: int) -> list[pa.
         content = content.rstrip(b"\r\n")
     if not re.compile(rb"[^ \t\r\n]").search(content, start):
         raise InputError("file has a header line but no rows")
-    ragged = _Ragged()
+    ragged: list[int] = []
     with explained("file cannot be split into rows and cells; check its quotes and line ends"):
         rows = pa.py_buffer(content).slice(start)
         has_quotes = b'"' in content
@@ -188,34 +189,31 @@ def _parse(content: bytes, start: int, delimiter: str, columns: int) -> list[pa.
         except pa.ArrowInvalid:
             # once more in one thread, which knows the numbers of rows
             table = _parse_once(rows, delimiter, columns, has_quotes, ragged)
-    ragged.check(columns)
+    _check_ragged(ragged, columns)
     check_cells(table.num_rows, columns)
     return table.columns
 
 
-class _Ragged:
-    """Counts rows with too few or too many cells."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-
-    def count(self, row: pyarrow.csv.InvalidRow) -> str:
-        self.rows.append(row.number)
-        return "skip"
-
-    def check(self, columns: int) -> None:
-        if self.rows:
-            rows = f"{len(self.rows)} {'row has' if len(self.rows) == 1 else 'rows have'}"
-            raise InputError(
-                f"file has {columns} columns, but {rows} more or fewer cells, the first is row "
-                f"{self.rows[0]}; correct them"
-            )
+def _check_ragged(rows: list[int], columns: int) -> None:
+    if rows:
+        raise InputError(
+            f"rows must have {counted(columns, 'cell')} as the first line has, got another number "
+            f"in {counted(len(rows), 'row')}, the first is row {rows[0]}; correct them"
+        )
 
 
 def _parse_once(
-    rows: pa.Buffer, delimiter: str, columns: int, has_quotes: bool, ragged: _Ragged | None
+    rows: pa.Buffer, delimiter: str, columns: int, has_quotes: bool, ragged: list[int] | None
 ) -> pa.Table:
+    """Cells as text; rows of another length are counted, or refused if there is no list."""
     names = [str(i) for i in range(columns)]
+
+    def note(row: pyarrow.csv.InvalidRow) -> str:
+        if ragged is None:
+            return "error"
+        ragged.append(row.number)
+        return "skip"
+
     return pyarrow.csv.read_csv(
         pa.BufferReader(rows),
         read_options=pyarrow.csv.ReadOptions(
@@ -225,7 +223,7 @@ def _parse_once(
             delimiter=delimiter,
             newlines_in_values=has_quotes,
             ignore_empty_lines=columns > 1,
-            invalid_row_handler=None if ragged is None else ragged.count,
+            invalid_row_handler=note,
         ),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False
