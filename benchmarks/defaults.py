@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dpflows.flows.base import uniform_box
-from dpflows.flows.density import Defended, Density, Normaliser
+from dpflows.flows.density import Defended, Density
+from dpflows.flows.normalisers import Scaling
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.defaults import defaults_for
@@ -81,7 +82,7 @@ def variants(rule, rates):
 
 
 def score(train, test, epsilon, settings):
-    normaliser = Normaliser(train.mean(axis=0), train.std(axis=0))
+    normaliser = Scaling(train.mean(axis=0), train.std(axis=0))
     budget = Budget(epsilon, len(train) ** -1.1)
     plan = make_plan(budget, rows=len(train), columns=train.shape[1], settings=settings)
     entropy = Entropy.from_os()

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dpflows.flows.base import wide_gaussian
-from dpflows.flows.density import Defended, Density, Normaliser
+from dpflows.flows.density import Defended, Density
+from dpflows.flows.normalisers import Scaling
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.fitting import fit_model
@@ -34,7 +35,7 @@ def fold(data, number):
 
 def fit(train, epsilon):
     """A density in the units of the rows, and the plan that made it."""
-    normaliser = Normaliser(train.mean(axis=0), train.std(axis=0))
+    normaliser = Scaling(train.mean(axis=0), train.std(axis=0))
     plan = make_plan(Budget(epsilon, DELTA), rows=len(train), columns=train.shape[1])
     entropy = Entropy.from_os()
     key = jax.random.wrap_key_data(jax.numpy.asarray(entropy.key("initialisation")))

@@ -29,6 +29,7 @@ from dpflows.privacy.mechanisms import (
     exponential_mechanism,
     moments,
     noisy_count,
+    noisy_distributions,
     noisy_histogram,
     noisy_vote,
     private_bounds,
@@ -36,6 +37,7 @@ from dpflows.privacy.mechanisms import (
     quantiles,
     report_noisy_max,
     sparse,
+    trees,
     voting,
 )
 from dpflows.privacy.mechanisms.samplers import Sampler, sampler_for
@@ -45,7 +47,7 @@ FALSE_ALARM = 1e-6
 OS = Entropy.from_os()
 UNIT = Sensitivity.uniformly(1.0)
 EDGES = np.array([-1.0, 0.0, 0.5, 1.0])
-MODULES = (categories, choosing, counting, moments, quantiles, sparse, voting)
+MODULES = (categories, choosing, counting, moments, quantiles, sparse, trees, voting)
 
 
 NULL = math.nan
@@ -60,8 +62,8 @@ class Buffered(Sampler):
     def discrete_laplace(self, values, scale: float) -> list[int]:
         return [value + self._draw(scale) for value in values]
 
-    def gaussian(self, values, noise: float) -> list[float]:
-        return self._exact.gaussian(values, noise * self._factor)
+    def gaussian(self, values, noise: float, *, lattice=None) -> list[float]:
+        return self._exact.gaussian(values, noise * self._factor, lattice=lattice)
 
     def noisy_max(self, scores, scale: float, law) -> int:
         return self._exact.noisy_max(scores, scale * self._factor, law)
@@ -83,6 +85,8 @@ def noise(monkeypatch):
             if hasattr(module, "sampler_for"):
                 monkeypatch.setattr(module, "sampler_for", lambda *_: sampler)
         monkeypatch.setattr(quantiles, "_DOUBLING_EDGES", np.array([0.0, 2.0, 4.0, 8.0]))
+        for name, few in (("BRANCHES", 2), ("LEVELS", 2), ("BINS", 4)):
+            monkeypatch.setattr(trees, name, few)
 
     return plant
 
@@ -146,6 +150,17 @@ def heavy_moments(rows: np.ndarray) -> bool:
     return bool(found.count * (1 + mean + square) > 400 * 1.25 + 1.5)
 
 
+def crowded(rows: np.ndarray) -> bool:
+    """The noisy counts of the first bin and of the first half; the midpoint decides.
+
+    Reconciled counts lose nothing about the noisy ones, so no other test is stronger.
+    """
+    below = noisy_distributions(
+        rows, np.array([-1.0]), np.array([1.0]), noise=math.sqrt(2), entropy=OS
+    ).value[0]
+    return bool(below[1] + below[2] > 200 + 1)
+
+
 def answers(first: float, last: float) -> bool:
     """Six times no and then yes: the threshold's noise must not be spent for free."""
     stream = SparseVector(0.0, sensitivity=UNIT, epsilon=3.0, positives=1, entropy=OS)
@@ -173,6 +188,12 @@ TRIALS = {
         lambda side: heavy_moments([np.vstack([SPREAD, [[1.0]]]), SPREAD][side]),
         0.0,
         # Two unit Gaussians at distance one.
+        delta=math.erf(0.5 / math.sqrt(2)),
+        runs=2500,
+    ),
+    "distributions": Trial(
+        lambda side: crowded([np.vstack([SPREAD, [[-0.9]]]), SPREAD][side]),
+        0.0,
         delta=math.erf(0.5 / math.sqrt(2)),
         runs=2500,
     ),
@@ -254,5 +275,9 @@ def test_claims_match_the_events():
         SPREAD, np.array([-1.0]), np.array([1.0]), noise=math.sqrt(3), entropy=OS
     ).event
     assert cost(found) == near(TRIALS["moments"].delta, abs=1e-4)
+    counts = noisy_distributions(
+        SPREAD, np.array([-1.0]), np.array([1.0]), noise=math.sqrt(3), entropy=OS
+    ).event
+    assert cost(counts) == near(TRIALS["distributions"].delta, abs=1e-4)
     stream = SparseVector(0.0, sensitivity=UNIT, epsilon=3.0, positives=1, entropy=OS)
     assert cost(stream.event) == near(3.0, abs=1e-3)

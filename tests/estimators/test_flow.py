@@ -92,7 +92,7 @@ def forged(fitted, tmp_path, change):
     [
         lambda header, arrays: header["plan"]["architecture"].update(width=8192, blocks=200),
         lambda header, arrays: header["plan"]["architecture"].update(depth=10**9),
-        lambda header, arrays: header["columns"].update(count=10**9),
+        lambda header, arrays: header["schema"]["columns"].pop(),
         lambda header, arrays: header["plan"].pop("steps"),
         lambda header, arrays: arrays.pop("parameter-0"),
         lambda header, arrays: arrays["parameter-0"].fill(np.nan),
@@ -152,8 +152,8 @@ def test_mistakes_are_one_line(changes, message):
     ("table", "message"),
     [
         (np.zeros(5), "rows and columns"),
-        (np.array([[1.0, np.nan], [0.0, 1.0]]), "missing values"),
-        (np.array([["secret", "1"], ["2", "3"]]), "numbers only"),
+        (np.array([[1.0, np.nan], [0.0, 1.0]]), "must be filled"),
+        (np.array([["secret", "1"], ["2", "3"]]), "categorical: not yet supported"),
         (np.zeros((1, 2)), "rows must be at least 2"),
     ],
 )

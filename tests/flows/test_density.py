@@ -8,7 +8,7 @@ from dpflows.errors import InputError
 from dpflows.flows import (
     Defended,
     Density,
-    Normaliser,
+    Scaling,
     gaussian,
     gaussian_mixture,
     uniform_box,
@@ -21,7 +21,7 @@ SHIFT, SCALE = np.array([100.0, -5.0]), np.array([10.0, 0.1])
 
 def _density(low=None, high=None, weight=0.01):
     model = Defended(gaussian(2), wide_gaussian(2), weight)
-    return Density(Normaliser(SHIFT, SCALE), model, low, high)
+    return Density(Scaling(SHIFT, SCALE), model, low, high)
 
 
 def _truth(x, weight=0.01):
@@ -95,7 +95,7 @@ def test_an_impossible_box_still_gives_rows_inside():
 
 def test_dates_keep_their_digits():
     """A second in 2025, in seconds since 1970, is below float32's resolution."""
-    density = Density(Normaliser([1.75e9], [10.0]), Defended(gaussian(1), wide_gaussian(1)))
+    density = Density(Scaling([1.75e9], [10.0]), Defended(gaussian(1), wide_gaussian(1)))
     near, far = density.log_prob(np.array([[1.75e9], [1.75e9 + 10]]))
     assert near - far == pytest.approx(0.5, abs=0.02)
 
@@ -124,7 +124,7 @@ def test_shapes_must_agree():
     with pytest.raises(InputError, match="^low must have 2 columns"):
         _density(low=[0.0])
     with pytest.raises(InputError, match="^normaliser must have 1 columns"):
-        Density(Normaliser(SHIFT, SCALE), Defended(gaussian(1), wide_gaussian(1)))
+        Density(Scaling(SHIFT, SCALE), Defended(gaussian(1), wide_gaussian(1)))
     with pytest.raises(InputError, match="^x must be a table of 2 columns"):
         _density().log_prob(np.zeros((4, 3)))
 
@@ -132,7 +132,7 @@ def test_shapes_must_agree():
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf])
 def test_normaliser_refuses_what_it_cannot_undo(scale):
     with pytest.raises(InputError, match="scale must be"):
-        Normaliser([0.0], [scale])
+        Scaling([0.0], [scale])
 
 
 @pytest.mark.long

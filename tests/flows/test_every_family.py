@@ -9,7 +9,7 @@ from dpflows.flows import (
     Architecture,
     Defended,
     Density,
-    Normaliser,
+    Scaling,
     uniform_box,
     wide_gaussian,
 )
@@ -21,7 +21,7 @@ SMALL = {name: Architecture(name, width=16, depth=1, blocks=2, knots=4) for name
 
 def _bounded_density(name, dim):
     flow = perturbed(SMALL[name].build(dim, key=jr.key(7)), seed=5)
-    normaliser = Normaliser(np.full(dim, 10.0), np.full(dim, 2.0))
+    normaliser = Scaling(np.full(dim, 10.0), np.full(dim, 2.0))
     low, high = np.full(dim, 8.0), np.full(dim, 15.0)
     box = uniform_box(normaliser.apply(low[None])[0], normaliser.apply(high[None])[0])
     density = Density(normaliser, Defended(flow, box), low, high)
@@ -59,7 +59,7 @@ def test_every_bounded_density_integrates_to_one(name, dim):
 def test_full_size_flows_stay_finite_when_defended(name, dim):
     flow = perturbed(Architecture(name, width=64, blocks=5).build(dim, key=jr.key(0)), seed=1)
     model = Defended(flow, wide_gaussian(dim))
-    density = Density(Normaliser.identity(dim), model)
+    density = Density(Scaling.identity(dim), model)
     hostile = np.outer(HOSTILE, np.ones(dim))
     assert np.isfinite(density.log_prob(hostile)).all()
     assert np.isfinite(density.sample(jr.key(1), 1000)).all()

@@ -55,7 +55,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(checkpoints):
 def test_a_checkpoint_holds_no_rows_and_no_keys(checkpoints):
     train(checkpoints, stop_after=CHUNK)
     header, arrays = read_model(checkpoints.path)
-    assert set(header) == {"kind", "plan"}
+    assert set(header) == {"kind", "plan", "before"}
     keys = Entropy.insecure(4).key("noise", step=0)
     content = checkpoints.path.read_bytes()
     assert keys.tobytes() not in content

@@ -1,32 +1,32 @@
 """DP-NF: a normalizing flow fitted under differential privacy."""
 
-import dataclasses
 import os
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.intake import Declarations, Intake
 from dpflows.estimators.persistence import fill
-from dpflows.estimators.tables import Columns, read_bounds, read_rows
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.base import uniform_box
-from dpflows.flows.density import Defended, Density, Normaliser
-from dpflows.privacy.events import NEIGHBOURS, Neighbours, check_choice
+from dpflows.flows.density import Defended
+from dpflows.flows.normalisers import Normaliser, normaliser_from
 from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.encoding import Encoding
+from dpflows.table.reading import Table
+from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.fitting import fit_model
 from dpflows.training.loop import Callbacks
-from dpflows.training.normalising import from_bounds
+from dpflows.training.normalising import Normalisation, plan_normalisation
 from dpflows.training.plan import Plan, Settings, make_plan
 from dpflows.training.taps import take_apart
-
-NON_PRIVATE_STAMP = "NOT PRIVATE: fitted without privacy (epsilon is infinite)"
 
 
 @final
@@ -36,9 +36,13 @@ class DPFlow(DensityEstimator):
     Args:
         epsilon: The total privacy budget; ``inf`` fits without privacy and is stamped so.
         delta: The chance, far below one over the number of rows, that epsilon fails.
-        bounds: Public ``(low, high)`` of the columns, numbers or one per column. Rows
-            beyond them are moved to the nearest bound.
+        schema: What the columns mean, a ``Schema`` or the path of one.
+        bounds: Public ``(low, high)`` of the columns instead of a schema, numbers or one
+            per column. Rows beyond them are moved to the nearest bound.
+        discover: The share of epsilon that may find bounds where none are declared.
         neighbours: Which change of one person's data is hidden.
+        normalisation: How columns are brought to comparable units inside the budget:
+            ``histograms``, ``moments`` or ``bounds``.
         architecture: A family by name, an ``Architecture``, or ``None`` for the rule.
         accountant: Who prices the run.
         sampling: ``poisson`` or ``uniform``.
@@ -70,8 +74,11 @@ class DPFlow(DensityEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         *,
+        schema: Schema | str | os.PathLike[str] | None = None,
         bounds: Any = None,
+        discover: float | None = None,
         neighbours: str = "zero-out",
+        normalisation: str = "histograms",
         architecture: str | Architecture | None = None,
         accountant: str = "pld",
         sampling: str = "poisson",
@@ -88,8 +95,11 @@ class DPFlow(DensityEstimator):
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
+        self.schema = schema
         self.bounds = bounds
+        self.discover = discover
         self.neighbours = neighbours
+        self.normalisation = normalisation
         self.architecture = architecture
         self.accountant = accountant
         self.sampling = sampling
@@ -104,8 +114,11 @@ class DPFlow(DensityEstimator):
         self.clipping_norm = clipping_norm
         self.insecure_test_seed = insecure_test_seed
 
-    def plan(self, rows: int, columns: int) -> Plan:
+    def plan(self, rows: int, columns: int | None = None) -> Plan:
         """What ``fit`` would do with a table of this shape; reads no row."""
+        budget, told = self._budget(), self._declarations()
+        columns = told.count(columns)
+        normalisation = self._normalisation(rows, columns)
         settings = Settings(
             architecture=self._architecture(),
             sampling=self.sampling,
@@ -120,7 +133,8 @@ class DPFlow(DensityEstimator):
             clipping_norm=self.clipping_norm,
             accountant=self.accountant,
         )
-        return make_plan(self._budget(), rows=rows, columns=columns, settings=settings)
+        before = (*told.events(budget, columns), *normalisation.events) if budget.is_private else ()
+        return make_plan(budget, rows=rows, columns=columns, settings=settings, before=before)
 
     def fit(
         self,
@@ -133,91 +147,82 @@ class DPFlow(DensityEstimator):
         """Fit the flow to the rows of ``X`` within the budget.
 
         Args:
-            X: A numeric table without missing values.
+            X: A table without missing values, in any form that ``read_table`` accepts.
             y: Ignored.
             callbacks: Progress and stop hooks.
             checkpoint: A file that keeps the run while it lasts; a run that was
                 interrupted goes on from it, at no further cost.
         """
-        rows, columns = read_rows(X)
-        low, high = read_bounds(self.bounds, columns.count)
-        plan = self.plan(len(rows), columns.count)
-        entropy = self._entropy()
+        entropy, told = self._entropy(), self._declarations()
+        table = told.read(X)
+        plan = self.plan(table.rows, len(table.schema.columns))
         checkpoints = None if checkpoint is None else Checkpoints(Path(checkpoint), plan)
-        normaliser = from_bounds(low, high)
+        intake, normaliser = self._prepare(told, table, checkpoints, entropy)
+        box = (intake.encoding.low, intake.encoding.high)
         model = fit_model(
-            fresh_model(plan.architecture, normaliser, low, high, entropy.key("initialisation")),
-            normaliser.apply(np.clip(rows, low, high)),
+            fresh_model(plan.architecture, normaliser, *box, entropy.key("initialisation")),
+            normaliser.apply(intake.rows),
             plan,
             entropy=entropy,
             callbacks=callbacks,
             checkpoints=checkpoints,
             known_to_taps=True,
         )
-        density = Density(normaliser, model, low, high)
-        mass_key = jax.random.wrap_key_data(jnp.asarray(entropy.key("sampling", step=1)))
-        self.density_ = density.with_inside_mass(mass_key)
-        self.plan_ = plan
-        self.guarantee_ = plan.guarantee(stamps=self._stamps())
-        self.columns_ = columns
-        self.n_features_in_ = columns.count
+        self._release(intake, plan, model, normaliser, entropy)
         if checkpoints is not None:
             checkpoints.remove()
         return self
 
-    def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Released parameters, public settings and the guarantee."""
-        check_is_fitted(self, "density_")
-        density = self.density_
-        header = {
-            "columns": dataclasses.asdict(self.columns_),
-            "log_inside": density.log_inside,
-            "background_weight": density.model.weight,
-            "plan": self.plan_.to_dict(),
-            "guarantee": self.guarantee_.to_dict(),
-        }
-        low, high = read_bounds((density.low, density.high), density.dim)
-        frame = {
-            "low": low,
-            "high": high,
-            "shift": density.normaliser.shift,
-            "scale": density.normaliser.scale,
-        }
-        return header, frame | parameter_arrays(density.model)
+    def _prepare(
+        self, told: Declarations, table: Table, checkpoints: Checkpoints | None, entropy: Entropy
+    ) -> tuple[Intake, Normaliser]:
+        """Bounds and normaliser: bought now, or taken from an earlier start of this run."""
+        kept = None if checkpoints is None else checkpoints.before()
+        found = None if kept is None else Schema.from_dict(kept[0]["schema"])
+        intake = told.take_in(table, self._budget(), entropy, found=found)
+        box = (intake.encoding.low, intake.encoding.high)
+        normaliser = (
+            self._normalisation(*intake.rows.shape).find(intake.rows, *box, entropy=entropy)
+            if kept is None
+            else normaliser_from(kept[1])
+        )
+        if checkpoints is not None:
+            schema = intake.encoding.schema.to_dict()
+            checkpoints.remember({"schema": schema}, normaliser.arrays())
+        return intake, normaliser
+
+    def _describe_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Released parameters and public settings."""
+        return {"plan": self.plan_.to_dict()}, parameter_arrays(self.density_.model)
 
     @classmethod
-    def from_file(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DPFlow":
+    def _rebuild(
+        cls,
+        header: dict[str, Any],
+        arrays: dict[str, np.ndarray],
+        guarantee: Guarantee,
+        encoding: Encoding,
+        normaliser: Normaliser,
+    ) -> tuple["DPFlow", Defended]:
         """Rebuild the flow and put the released parameters into it."""
-        guarantee = Guarantee.from_dict(header["guarantee"])
-        columns = Columns.from_dict(header["columns"])
-        if arrays["low"].shape != (columns.count,):
-            raise InputError("the bounds in the file do not fit its columns")
-        low, high = read_bounds((arrays["low"], arrays["high"]), columns.count)
-        normaliser = Normaliser(arrays["shift"], arrays["scale"])
         budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
         plan = Plan.from_dict(header["plan"], budget)
-        require_room(plan.architecture, arrays)
-        template = fresh_model(plan.architecture, normaliser, low, high, np.zeros(2, np.uint32))
-        model = with_parameters(template, arrays)
-        weighted = Defended(model.flow, model.background, float(header["background_weight"]))
+        require_room(plan.architecture, len(encoding.low), arrays)
+        box = (encoding.low, encoding.high)
+        template = fresh_model(plan.architecture, normaliser, *box, np.zeros(2, np.uint32))
         estimator = cls(
             epsilon=guarantee.epsilon,
             delta=guarantee.delta,
-            bounds=(low, high),
+            schema=encoding.schema,
             neighbours=guarantee.neighbours,
             architecture=plan.architecture,
             accountant=guarantee.accountant,
         )
         estimator.plan_ = plan
-        estimator.density_ = Density(normaliser, weighted, low, high, float(header["log_inside"]))
-        estimator.guarantee_ = guarantee
-        estimator.columns_ = columns
-        estimator.n_features_in_ = columns.count
-        return estimator
+        return estimator, with_parameters(template, arrays)
 
-    def _budget(self) -> Budget:
-        check_choice("neighbours", self.neighbours, NEIGHBOURS)
-        return Budget(self.epsilon, self.delta, cast(Neighbours, self.neighbours))
+    def _normalisation(self, rows: int, columns: int) -> Normalisation:
+        return plan_normalisation(self.normalisation, self._budget(), rows=rows, columns=columns)
 
     def _architecture(self) -> Architecture | None:
         chosen = self.architecture
@@ -226,10 +231,6 @@ class DPFlow(DensityEstimator):
         if not isinstance(chosen, str):
             raise InputError("architecture must be a name, an Architecture or None")
         return Architecture(chosen)
-
-    def _stamps(self) -> list[str]:
-        stamps = [self._entropy().stamp, "" if self._budget().is_private else NON_PRIVATE_STAMP]
-        return [stamp for stamp in stamps if stamp]
 
 
 def fresh_model(
@@ -246,10 +247,10 @@ def fresh_model(
     return Defended(flow, uniform_box(*(corner.tolist() for corner in corners)))
 
 
-def require_room(architecture: Architecture, arrays: dict[str, np.ndarray]) -> None:
+def require_room(architecture: Architecture, columns: int, arrays: dict[str, np.ndarray]) -> None:
     """Refuse a file that names a flow far larger than what it holds, before building it."""
     # Masks count in the size but are not stored: at most one for each number that is.
-    if architecture.size(len(arrays["low"])) > 2 * sum(a.size for a in arrays.values()) + 1000:
+    if architecture.size(columns) > 2 * sum(a.size for a in arrays.values()) + 1000:
         raise InputError("the file's parameters do not fit its architecture")
 
 

@@ -17,6 +17,7 @@ from flowjax.distributions import AbstractDistribution
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpflows.errors import InputError
+from dpflows.flows.normalisers import Normaliser
 
 BACKGROUND_WEIGHT = 0.01
 CHUNK = 8192
@@ -76,57 +77,6 @@ class Defended(eqx.Module):
 
 
 @final
-class Normaliser(eqx.Module):
-    """``z = (x - shift) / scale``, in double precision on the host.
-
-    Columns far from zero (dates, amounts) would lose their digits in float32.
-
-    Example:
-        >>> import numpy as np
-        >>> unit = Normaliser(np.array([1.0]), np.array([2.0]))
-        >>> unit.apply(np.array([[3.0]])).tolist(), round(unit.log_det, 3)
-        ([[1.0]], -0.693)
-    """
-
-    shift: Float[np.ndarray, " d"]
-    scale: Float[np.ndarray, " d"]
-
-    def __init__(
-        self,
-        shift: Sequence[float] | np.ndarray | Array,
-        scale: Sequence[float] | np.ndarray | Array,
-    ) -> None:
-        self.shift = np.asarray(shift, dtype=float)
-        self.scale = np.asarray(scale, dtype=float)
-
-    def __check_init__(self) -> None:
-        if self.shift.ndim != 1 or self.shift.shape != self.scale.shape:
-            raise InputError("shift and scale must be vectors of one length; check the normaliser")
-        if not (np.isfinite(self.shift).all() and np.isfinite(self.scale).all()):
-            raise InputError("shift and scale must be finite; check the normaliser")
-        if not (self.scale > 0).all():
-            raise InputError("scale must be positive in every column; check the normaliser")
-
-    @classmethod
-    def identity(cls, dim: int) -> "Normaliser":
-        """Leaves ``dim`` columns as they are."""
-        return cls(np.zeros(dim), np.ones(dim))
-
-    @property
-    def log_det(self) -> float:
-        """Log-determinant of ``apply``: minus the sum of the log-scales."""
-        return -float(np.log(self.scale).sum())
-
-    def apply(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        """Rows in their own units to normalised rows."""
-        return (x - self.shift) / self.scale
-
-    def undo(self, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        """Normalised rows back to their own units."""
-        return z * self.scale + self.shift
-
-
-@final
 class Density(eqx.Module):
     """A probability density over rows in their own units.
 
@@ -141,7 +91,8 @@ class Density(eqx.Module):
         >>> import numpy as np, jax.random as jr
         >>> from dpflows.flows.base import gaussian, wide_gaussian
         >>> model = Defended(gaussian(1), wide_gaussian(1))
-        >>> density = Density(Normaliser.identity(1), model, low=[0.0], high=[9.0])
+        >>> from dpflows.flows.normalisers import Scaling
+        >>> density = Density(Scaling.identity(1), model, low=[0.0], high=[9.0])
         >>> density = density.with_inside_mass(jr.key(0))
         >>> rows = density.sample(jr.key(1), 4)
         >>> bool((rows >= 0).all()), density.log_prob(np.array([[-1.0]])).tolist()
@@ -169,11 +120,9 @@ class Density(eqx.Module):
         self.log_inside = float(log_inside)
 
     def __check_init__(self) -> None:
-        for name, vector in (
-            ("normaliser", self.normaliser.shift),
-            ("low", self.low),
-            ("high", self.high),
-        ):
+        if self.normaliser.dim != self.dim:
+            raise InputError(f"normaliser must have {self.dim} columns, got {self.normaliser.dim}")
+        for name, vector in (("low", self.low), ("high", self.high)):
             if vector is not None and vector.shape != (self.dim,):
                 raise InputError(f"{name} must have {self.dim} columns, got {vector.shape}")
 
@@ -188,7 +137,7 @@ class Density(eqx.Module):
         if rows.ndim != 2 or rows.shape[1] != self.dim:
             raise InputError(f"x must be a table of {self.dim} columns, got shape {rows.shape}")
         logs = _scores(self.model, self.normaliser.apply(rows))
-        logs = logs + (self.normaliser.log_det - self.log_inside)
+        logs = logs + (self.normaliser.log_det(rows) - self.log_inside)
         return np.where(self._inside(rows), logs, -np.inf)
 
     def sample(self, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "n d"]:

@@ -17,7 +17,9 @@ from typing import Literal, final
 import numpy as np
 from jaxtyping import Float64, UInt32
 
-Stream = Literal["batches", "batch-rows", "noise", "initialisation", "mechanisms", "sampling"]
+Stream = Literal[
+    "batches", "batch-rows", "noise", "initialisation", "mechanisms", "sampling", "dither"
+]
 
 TEST_SEED_STAMP = "NOT PRIVATE: randomness came from a test seed"
 

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from dpflows.errors import InputError
 from dpflows.flows.architectures import Architecture
-from dpflows.privacy.accounting import calibrate_noise, calibrate_steps, epsilon_of, guarantee_for
+from dpflows.privacy.accounting import calibrate_noise, calibrate_steps
 from dpflows.privacy.events import Event, check_positive, event_from_dict
-from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.spending import Spending
 from dpflows.training.batches import Batches, make_batches
 from dpflows.training.clipping import Clipping
 from dpflows.training.defaults import Defaults, defaults_for, expected_megabytes, expected_seconds
@@ -50,7 +51,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(Spending):
     """What a run will do and what it will cost.
 
     Example:
@@ -72,27 +73,12 @@ class Plan:
     before: tuple[Event, ...] = ()
 
     @property
-    def is_private(self) -> bool:
-        """Whether the run is private at all."""
-        return self.budget.is_private
-
-    @property
     def events(self) -> tuple[Event, ...]:
         """Every release the plan makes: what was paid before training, then training."""
         if not self.is_private:
             return self.before
         steps = self.batches.event(steps=self.steps, noise_multiplier=self.noise_multiplier)
         return (*self.before, steps)
-
-    def guarantee(self, *, stamps: Sequence[str] = ()) -> Guarantee:
-        """What running the plan promises."""
-        return guarantee_for(
-            self.events, budget=self.budget, accountant=self.accountant, stamps=stamps
-        )
-
-    def shares(self) -> dict[str, float]:
-        """The epsilon of each purpose by itself; together they compose to less than the sum."""
-        return {event.purpose: self._price([event]) for event in self.events}
 
     @property
     def seconds(self) -> float:
@@ -140,14 +126,6 @@ class Plan:
             optimizer=Optimizer(**description["optimizer"]),
             accountant=str(description["accountant"]),
             before=before,
-        )
-
-    def _price(self, events: Sequence[Event]) -> float:
-        return epsilon_of(
-            events,
-            delta=self.budget.delta,
-            neighbours=self.budget.neighbours,
-            accountant=self.accountant,
         )
 
 

@@ -10,6 +10,7 @@ from dpflows.privacy.mechanisms.moments import Moments, clipped_moments
 from dpflows.privacy.mechanisms.quantiles import private_bounds, private_quantile
 from dpflows.privacy.mechanisms.release import Release
 from dpflows.privacy.mechanisms.sparse import SparseVector
+from dpflows.privacy.mechanisms.trees import noisy_distributions
 from dpflows.privacy.mechanisms.tuning import select_best
 from dpflows.privacy.mechanisms.voting import noisy_vote
 
@@ -21,6 +22,7 @@ __all__ = [
     "discover_categories",
     "exponential_mechanism",
     "noisy_count",
+    "noisy_distributions",
     "noisy_histogram",
     "noisy_vote",
     "private_bounds",

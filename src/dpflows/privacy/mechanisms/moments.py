@@ -15,7 +15,7 @@ from dpflows.privacy.randomness import Entropy
 Matrix = Float64[np.ndarray, "rows columns"]
 Vector = Float64[np.ndarray, " columns"]
 
-_LATTICE = 2.0**30
+_LATTICE = 2.0**-30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def unit_sums(rows: Matrix, lower: Vector, upper: Vector) -> Float64[np.ndarray,
     middle, half = lower / 2 + upper / 2, upper / 2 - lower / 2
     cube = np.clip((np.clip(whole, lower, upper) - middle) / half, -1.0, 1.0)
     parts = np.concatenate([np.ones((len(cube), 1)), cube, cube**2], axis=1)
-    return np.rint(parts * _LATTICE).astype(np.int64).sum(axis=0) / _LATTICE
+    return np.rint(parts / _LATTICE).astype(np.int64).sum(axis=0) * _LATTICE
 
 
 def clipped_moments(
@@ -92,9 +92,9 @@ def clipped_moments(
         True
     """
     check_positive("noise", noise)
-    _check_box(rows, lower, upper)
+    check_box(rows, lower, upper)
     sums = unit_sums(rows, lower, upper).tolist()
-    noisy = np.array(sampler_for(entropy, purpose).gaussian(sums, noise))
+    noisy = np.array(sampler_for(entropy, purpose).gaussian(sums, noise, lattice=_LATTICE))
     sensitivity = moments_sensitivity(rows.shape[1])
     event = GaussianEvent(noise=noise, sensitivity=sensitivity, purpose=purpose)
     return Release(_moments(noisy, lower, upper), event, entropy.stamp)
@@ -109,7 +109,8 @@ def _moments(noisy: Float64[np.ndarray, " sums"], lower: Vector, upper: Vector) 
     return Moments(middle + mean * half, deviation * half, count)
 
 
-def _check_box(rows: Matrix, lower: Vector, upper: Vector) -> None:
+def check_box(rows: Matrix, lower: Vector, upper: Vector) -> None:
+    """Refuse bounds that do not enclose a box with a side for each column."""
     if not len(lower) == len(upper) == rows.shape[1]:
         raise InputError("lower and upper must give one bound for each column")
     finite = np.isfinite(lower).all() and np.isfinite(upper).all()

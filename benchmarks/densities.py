@@ -1,0 +1,104 @@
+"""Test log-likelihoods of private densities on real tables, all preprocessing paid.
+
+    python benchmarks/densities.py --data FOLDER [--sets S...] [--epsilons E...] [--folds K...]
+        [--variants V...]
+
+A variant is the default or the default with settings changed, written as
+``normalisation=moments,steps=1000``. Finished cells are kept in the results file, so a
+run that was stopped goes on where it was.
+"""
+
+import argparse
+import json
+import pathlib
+import time
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from dpflows import DPFlow
+from dpflows.experiments.tables import REAL, read_real
+
+RESULTS = pathlib.Path(__file__).with_name("densities.json")
+
+
+def settings(variant):
+    """``a=1,b=word`` as keyword arguments; ``default`` as none."""
+    if variant == "default":
+        return {}
+    pairs = (item.split("=") for item in variant.split(","))
+    return {name: number(value) for name, value in pairs}
+
+
+def number(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def cell(name, table, epsilon, fold, variant):
+    train, test = table.split(fold)
+    began = time.monotonic()
+    flow = DPFlow(epsilon, table.delta, bounds=(table.low, table.high), **settings(variant))
+    flow.fit(train)
+    seconds = time.monotonic() - began
+    scores = flow.score_samples(np.clip(test, table.low, table.high)) + table.log_unit
+    return {
+        "set": name,
+        "epsilon": epsilon,
+        "fold": fold,
+        "variant": variant,
+        "test_log_likelihood": round(float(scores.mean()), 3),
+        "worst_row": round(float(scores.min()), 1),
+        "seconds": round(seconds, 1),
+        "expected_seconds": round(flow.plan_.seconds, 1),
+    }
+
+
+def same(one, other):
+    return all(one[key] == other[key] for key in ("set", "epsilon", "fold", "variant"))
+
+
+def summary(cells):
+    table = Table("set", "epsilon", "variant", "folds", "mean", "sd", "worst row", "seconds")
+    groups = {}
+    for c in cells:
+        groups.setdefault((c["set"], c["epsilon"], c["variant"]), []).append(c)
+    for (name, epsilon, variant), group in groups.items():
+        values = [c["test_log_likelihood"] for c in group]
+        figures = (np.mean(values).round(3), np.std(values).round(3))
+        worst = min(c["worst_row"] for c in group)
+        seconds = np.mean([c["seconds"] for c in group]).round(1)
+        table.add_row(name, str(epsilon), variant, str(len(group)), *map(str, figures),
+                      str(worst), str(seconds))  # fmt: skip
+    return table
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--sets", nargs="+", default=list(REAL))
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--folds", type=int, nargs="+", default=[1])
+    parser.add_argument("--variants", nargs="+", default=["default"])
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    options = parser.parse_args()
+    cells = json.loads(options.results.read_text()) if options.results.exists() else []
+    for name in options.sets:
+        table = read_real(name, options.data)
+        for epsilon in options.epsilons:
+            for variant in options.variants:
+                for fold in options.folds:
+                    wanted = {"set": name, "epsilon": epsilon, "fold": fold, "variant": variant}
+                    if any(same(wanted, done) for done in cells):
+                        continue
+                    cells.append(cell(name, table, epsilon, fold, variant))
+                    print(json.dumps(cells[-1]), flush=True)
+                    options.results.write_text(json.dumps(cells, indent=2) + "\n")
+    Console().print(summary(cells))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""From a table and its public declarations to rows inside a box.
+
+Guarantee:
+    The box comes from declarations, or from noisy counts whose events are part of the
+    plan; never from the rows alone. A column about which nothing is declared is refused.
+"""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+
+from dpflows.errors import BudgetError, InputError
+from dpflows.privacy.events import DiscreteLaplaceEvent, Event
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.mechanisms.counting import COUNTING
+from dpflows.privacy.mechanisms.quantiles import private_bounds
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.columns import Column
+from dpflows.table.encoding import Encoding
+from dpflows.table.forms import Form
+from dpflows.table.reading import Table, read_table
+from dpflows.table.schema import Schema
+
+VALUES_READ_STAMP = "NOT PRIVATE: bounds were read from the rows and not paid for"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Intake:
+    """Rows inside a public box, and how to turn points of it into rows again."""
+
+    rows: Float[np.ndarray, "rows columns"]
+    encoding: Encoding
+    form: Form
+    stamps: tuple[str, ...]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Declarations:
+    """What a curator says about a table before anybody reads it.
+
+    Args:
+        schema: A ``Schema`` or the path of one; ``None`` takes kinds from types.
+        bounds: ``(low, high)`` of the columns instead, numbers or one per column.
+        discover: The share of epsilon that may find bounds where none are declared.
+
+    Example:
+        >>> told = Declarations(None, (0, 1), None)
+        >>> table = told.read(np.full((3, 2), 0.5))
+        >>> told.take_in(table, Budget(1.0, 1e-5), Entropy.from_os()).rows.shape
+        (3, 2)
+    """
+
+    schema: Schema | str | os.PathLike[str] | None
+    bounds: Any
+    discover: float | None
+
+    def __post_init__(self) -> None:
+        if self.schema is not None and self.bounds is not None:
+            raise InputError("declare the bounds once: in the schema or as bounds, not both")
+        if self.discover is not None and not 0 < self.discover < 1:
+            raise InputError(f"discover must be a share between 0 and 1, got {self.discover}")
+
+    def known_schema(self) -> Schema | None:
+        """The declared schema, read from its file if need be."""
+        if self.schema is None or isinstance(self.schema, Schema):
+            return self.schema
+        if isinstance(self.schema, str | os.PathLike):
+            return Schema.read(self.schema)
+        raise InputError("schema must be a Schema or the path of a TOML or JSON file")
+
+    def count(self, columns: int | None) -> int:
+        """How many columns a table has; the schema knows, else the caller must say."""
+        schema = self.known_schema()
+        declared = None if schema is None else len(schema.columns)
+        if columns is None and declared is None:
+            raise InputError("columns must be given where no schema declares them")
+        if columns is not None and declared not in (None, columns):
+            raise InputError(f"columns must be {declared} as in the schema, got {columns}")
+        return columns if declared is None else declared  # type: ignore[return-value]
+
+    def events(self, budget: Budget, columns: int) -> tuple[Event, ...]:
+        """What finding bounds will cost; nothing if all are declared."""
+        schema = self.known_schema()
+        if schema is not None:
+            numbers = [i for i, c in enumerate(schema.columns) if c.name in schema.undeclared()]
+        else:
+            numbers = list(range(columns)) if self.bounds is None else []
+        if self.discover is None or not budget.is_private:
+            return ()
+        scale = self._scale(budget, len(numbers))
+        return tuple(
+            DiscreteLaplaceEvent(scale=scale, sensitivity=COUNTING, purpose=_purpose(i))
+            for i in numbers
+        )
+
+    def read(self, source: Any) -> Table:
+        """Read a table and attach what is declared about it."""
+        schema = self.known_schema()
+        table = read_table(as_source(source), schema)
+        if schema is None and self.bounds is not None:
+            table = dataclasses.replace(table, schema=with_bounds(table.schema, self.bounds))
+        table.schema.require_numeric()
+        return table
+
+    def take_in(
+        self, table: Table, budget: Budget, entropy: Entropy, *, found: Schema | None = None
+    ) -> Intake:
+        """Move the rows of a table into the box.
+
+        Args:
+            table: The table, as read here.
+            budget: The total; discovery has its share of it.
+            entropy: Where noise and dither come from.
+            found: The schema of an earlier start of the same run, whose discovered
+                bounds are paid for already.
+        """
+        found = self._settled(table, budget, entropy) if found is None else found
+        table, encoding = dataclasses.replace(table, schema=found), Encoding(found)
+        rows = encoding.encode(table, lambda count: entropy.uniforms("dither", step=0, count=count))
+        return Intake(rows, encoding, table.form, _stamps(found))
+
+    def _settled(self, table: Table, budget: Budget, entropy: Entropy) -> Schema:
+        if table.schema.undeclared() and self.discover is not None:
+            return self._discovered(table, budget, entropy)
+        return table.schema
+
+    def _scale(self, budget: Budget, columns: int) -> float:
+        if self.discover is None:
+            raise InputError("discover must be given to find bounds")
+        return columns * COUNTING.under(budget.neighbours) / (self.discover * budget.epsilon)
+
+    def _discovered(self, table: Table, budget: Budget, entropy: Entropy) -> Schema:
+        schema, names = table.schema, table.schema.undeclared()
+        for name in names:
+            values = table.columns[name]
+            if budget.is_private:
+                found = private_bounds(
+                    values,
+                    scale=self._scale(budget, len(names)),
+                    entropy=entropy,
+                    purpose=_purpose(schema.names.index(name)),
+                ).value
+            else:
+                found = float(values.min()), float(values.max())
+            schema = _with_found(schema, name, found)
+        return schema
+
+
+def with_bounds(schema: Schema, bounds: Any) -> Schema:
+    """The schema with ``(low, high)``, numbers or one per column, declared for all columns.
+
+    Example:
+        >>> schema = with_bounds(Schema((Column("x", "continuous"),)), (0, 1))
+        >>> schema.highs().tolist()
+        [1.0]
+    """
+    schema.require_numeric()
+    low, high = read_bounds(bounds, len(schema.columns))
+    columns = (
+        dataclasses.replace(column, kind=_kind(column, a, b), min=float(a), max=float(b))
+        for column, a, b in zip(schema.columns, low, high, strict=True)
+    )
+    return dataclasses.replace(schema, columns=tuple(columns))
+
+
+def read_bounds(bounds: Any, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Declared ``(low, high)``, numbers or one per column, as two vectors."""
+    try:
+        low, high = (np.broadcast_to(np.asarray(b, float), (columns,)) for b in bounds)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"bounds must be (low, high), numbers or one per each of {columns} columns"
+        ) from None
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise InputError("bounds must be finite with low below high in every column")
+    return low.copy(), high.copy()
+
+
+def _kind(column: Column, low: float, high: float) -> str:
+    whole = float(low).is_integer() and float(high).is_integer()
+    return "continuous" if column.kind == "integer" and not whole else column.kind
+
+
+def _with_found(schema: Schema, name: str, found: tuple[float, float] | None) -> Schema:
+    if found is None:
+        raise BudgetError(
+            f"no bounds of {schema.label(name)} stood out from the noise, and the share for "
+            "finding them is spent; declare them, or give a larger share"
+        )
+    low, high = found
+    if schema.column(name).kind == "integer":
+        low, high = np.floor(low), np.ceil(high)
+    return schema.with_bounds(name, float(low), float(max(high, np.nextafter(low, np.inf))))
+
+
+def _purpose(index: int) -> str:
+    return f"bounds of column {index + 1}"
+
+
+def _stamps(schema: Schema) -> tuple[str, ...]:
+    return (VALUES_READ_STAMP,) if schema.values_read else ()
+
+
+def as_source(X: Any) -> Any:
+    """Nested lists as an array; any other table as it is."""
+    return np.asarray(X) if isinstance(X, list | tuple) else X
+
+
+def require_columns(found: int, expected: int) -> None:
+    """Refuse an array whose columns cannot be those of the fit."""
+    if found != expected:
+        raise InputError(f"expected {expected} columns as in fit, got {found}")
+
+
+def feature_names(form: Form, schema: Schema) -> Sequence[str] | None:
+    """Column names where the table had names of its own."""
+    return None if form.kind == "numpy" or form.has_integer_labels else schema.names
