@@ -190,6 +190,17 @@ def test_a_parquet_file_that_claims_too_many_cells(tmp_path, monkeypatch):
         read_file(path)
 
 
+def test_an_arrow_file_of_too_many_cells(tmp_path, monkeypatch):
+    """Columns of nothing take no room, so that a short file may claim any length."""
+    from dpflows.table import sources
+
+    path = tmp_path / "t.arrow"
+    path.write_bytes(stream(age=pa.nulls(1000)))
+    monkeypatch.setattr(sources, "MAX_CELLS", 999)
+    with pytest.raises(InputError, match="at most 999 cells"):
+        read_file(path)
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [

@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code="import-untyped"
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -151,6 +152,17 @@ def read_ipc(path: Path) -> pa.Table:
         is_stream = file.read(6) != b"ARROW1"
         file.seek(0)
         reader = (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(file)
-        table = reader.read_all()
-        table.validate(full=True)
-    return table
+        batches = reader if is_stream else map(reader.get_batch, range(reader.num_record_batches))
+        return pa.Table.from_batches(_within_limits(batches), reader.schema)
+
+
+def _within_limits(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    cells = size = 0
+    for batch in batches:
+        batch.validate(full=True)
+        cells, size = cells + batch.num_rows * batch.num_columns, size + batch.nbytes
+        if cells > MAX_CELLS or size > MAX_BYTES:
+            raise InputError(
+                f"file must hold at most {MAX_CELLS} cells, {MAX_BYTES} bytes; split it"
+            )
+        yield batch
