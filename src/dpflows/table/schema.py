@@ -91,7 +91,8 @@ class Schema:
 
         Guarantee:
             Without consent nothing but names and types enters the schema. With it,
-            ``values_read`` says that the schema is not public.
+            ``values_read`` says that the schema is not public. Text files carry no types:
+            their kinds are told from the cells, so look at them before publishing.
 
         Example:
             >>> Schema.from_frame(np.array([[1.5, 2.5]])).undeclared()
