@@ -1,0 +1,1 @@
+"""Mixtures of Gaussians fitted privately: in local frames, and by the DP-EM of the literature."""
