@@ -22,7 +22,14 @@ from dpflows.table.encoding import Encoding
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
+from dpflows.training.defaults import defaults_for
 from dpflows.training.fitting import fit_model
+from dpflows.training.initialising import (
+    PAPER_FORMULA,
+    PAPER_STAMP,
+    Initialisation,
+    plan_initialisation,
+)
 from dpflows.training.loop import Callbacks
 from dpflows.training.normalising import Normalisation, plan_normalisation
 from dpflows.training.plan import Plan, Settings, make_plan
@@ -44,6 +51,8 @@ class DPFlow(DensityEstimator):
         normalisation: How columns are brought to comparable units inside the budget:
             ``histograms``, ``moments`` or ``bounds``.
         architecture: A family by name, an ``Architecture``, or ``None`` for the rule.
+        initialisation: How ActNorm layers start: ``identity``, or ``private`` from noisy
+            moments of what reaches them; ``paper-not-private`` is for comparison.
         accountant: Who prices the run.
         sampling: ``poisson`` or ``uniform``.
         batch_size: Expected rows per step.
@@ -80,6 +89,7 @@ class DPFlow(DensityEstimator):
         neighbours: str = "zero-out",
         normalisation: str = "histograms",
         architecture: str | Architecture | None = None,
+        initialisation: str = "identity",
         accountant: str = "pld",
         sampling: str = "poisson",
         batch_size: int | None = None,
@@ -101,6 +111,7 @@ class DPFlow(DensityEstimator):
         self.neighbours = neighbours
         self.normalisation = normalisation
         self.architecture = architecture
+        self.initialisation = initialisation
         self.accountant = accountant
         self.sampling = sampling
         self.batch_size = batch_size
@@ -118,7 +129,6 @@ class DPFlow(DensityEstimator):
         """What ``fit`` would do with a table of this shape; reads no row."""
         budget, told = self._budget(), self._declarations()
         columns = told.count(columns)
-        normalisation = self._normalisation(rows, columns)
         settings = Settings(
             architecture=self._architecture(),
             sampling=self.sampling,
@@ -133,8 +143,18 @@ class DPFlow(DensityEstimator):
             clipping_norm=self.clipping_norm,
             accountant=self.accountant,
         )
-        before = (*told.events(budget, columns), *normalisation.events) if budget.is_private else ()
-        return make_plan(budget, rows=rows, columns=columns, settings=settings, before=before)
+        before = (
+            *told.events(budget, columns),
+            *self._normalisation(rows, columns).events,
+            *self._initialisation(rows, columns).events,
+        )
+        return make_plan(
+            budget,
+            rows=rows,
+            columns=columns,
+            settings=settings,
+            before=before if budget.is_private else (),
+        )
 
     def fit(
         self,
@@ -158,10 +178,10 @@ class DPFlow(DensityEstimator):
         plan = self.plan(table.rows, len(table.schema.columns))
         checkpoints = None if checkpoint is None else Checkpoints(Path(checkpoint), plan)
         intake, normaliser = self._prepare(told, table, checkpoints, entropy)
-        box = (intake.encoding.low, intake.encoding.high)
+        rows = normaliser.apply(intake.rows)
         model = fit_model(
-            fresh_model(plan.architecture, normaliser, *box, entropy.key("initialisation")),
-            normaliser.apply(intake.rows),
+            self._start(plan, intake.encoding, normaliser, rows, checkpoints, entropy),
+            rows,
             plan,
             entropy=entropy,
             callbacks=callbacks,
@@ -190,6 +210,23 @@ class DPFlow(DensityEstimator):
             schema = intake.encoding.schema.to_dict()
             checkpoints.remember({"schema": schema}, normaliser.arrays())
         return intake, normaliser
+
+    def _start(
+        self,
+        plan: Plan,
+        encoding: Encoding,
+        normaliser: Normaliser,
+        rows: np.ndarray,
+        checkpoints: Checkpoints | None,
+        entropy: Entropy,
+    ) -> Defended:
+        """An untrained model; one that goes on from a checkpoint needs no start of its own."""
+        key = entropy.key("initialisation")
+        model = fresh_model(plan.architecture, normaliser, encoding.low, encoding.high, key)
+        if checkpoints is not None and checkpoints.path.exists():
+            return model
+        start = self._initialisation(*rows.shape).start(model.flow, rows, entropy=entropy)
+        return Defended(start, model.background)
 
     def _describe_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Released parameters and public settings."""
@@ -223,6 +260,16 @@ class DPFlow(DensityEstimator):
 
     def _normalisation(self, rows: int, columns: int) -> Normalisation:
         return plan_normalisation(self.normalisation, self._budget(), rows=rows, columns=columns)
+
+    def _initialisation(self, rows: int, columns: int) -> Initialisation:
+        budget = self._budget()
+        rule = defaults_for(budget, rows=rows, columns=columns)
+        layers = (self._architecture() or rule.architecture).act_norms
+        return plan_initialisation(self.initialisation, budget, layers=layers, columns=columns)
+
+    def _stamps(self) -> tuple[str, ...]:
+        formula = (PAPER_STAMP,) if self.initialisation == PAPER_FORMULA else ()
+        return (*formula, *super()._stamps())
 
     def _architecture(self) -> Architecture | None:
         chosen = self.architecture

@@ -20,6 +20,8 @@ Rows = Float[np.ndarray, "rows columns"]
 Vector = Float[np.ndarray, " columns"]
 
 _FOLDS = 10
+#: An odd number whose multiples are spread evenly over 32 bits (Knuth's hash).
+_MULTIPLIER = 2_654_435_761
 
 
 @final
@@ -100,9 +102,8 @@ def _power(data: Path) -> RealTable:
     """
     with np.load(data / "power" / "power_2007H1_clean.npz") as file:
         rows = file["X"][:, [0, 2, 4, 5, 6, 7]]
-    rng = np.random.default_rng(1)
-    rows = rows[rng.permutation(len(rows))[:100_000]]
-    rows = rows + rng.uniform(size=rows.shape) * [0.001, 0.01, 1, 1, 1, 1]
+    rows = rows[np.argsort(_scattered(len(rows)))[:100_000]]
+    rows = rows + np.random.default_rng().uniform(size=rows.shape) * [0.001, 0.01, 1, 1, 1, 1]
     low = np.array([0.0, 200.0, 0.0, 0.0, 0.0, 0.0])
     high = np.array([15.0, 260.0, 100.0, 100.0, 100.0, 1440.0])
     return RealTable(rows, low, high, 1.11e-5, _folds(len(rows)), _log_unit(rows))
@@ -114,7 +115,7 @@ def _gowalla(data: Path) -> RealTable:
     The file is standardised; its box is the globe in the same units.
     """
     rows = np.loadtxt(data / "gowalla" / "gowalla.csv", delimiter=",")
-    rows = rows + np.random.default_rng(1).uniform(-5e-7, 5e-7, size=rows.shape)
+    rows = rows + np.random.default_rng().uniform(-5e-7, 5e-7, size=rows.shape)
     centre, scale = np.array([36.22312102, -97.45721842]), np.array([7.75045576, 35.43484215])
     low, high = (np.array(side) for side in ([-90.0, -180.0], [90.0, 180.0]))
     box = ((low - centre) / scale, (high - centre) / scale)
@@ -128,7 +129,7 @@ def _labelled(name: str) -> Callable[[Path], RealTable]:
         with np.load(data / "adbench" / f"{name}.npz") as file:
             rows = file["X"][file["y"] == 0]
         spread = rows.std(axis=0)
-        rows = rows + np.random.default_rng(1).normal(size=rows.shape) * 0.01 * spread
+        rows = rows + np.random.default_rng().normal(size=rows.shape) * 0.01 * spread
         low, high = rows.min(axis=0), rows.max(axis=0)
         room = high - low
         delta = len(rows) ** -1.1
@@ -140,7 +141,12 @@ def _labelled(name: str) -> Callable[[Path], RealTable]:
 
 
 def _folds(rows: int) -> np.ndarray:
-    return np.random.default_rng(0).permutation(rows) % _FOLDS + 1
+    return np.argsort(np.argsort(_scattered(rows))) % _FOLDS + 1
+
+
+def _scattered(rows: int) -> np.ndarray:
+    """One number per row, the same in every run and unrelated to the rows' order."""
+    return np.arange(rows) * _MULTIPLIER % 2**32
 
 
 def _log_unit(rows: Rows) -> float:

@@ -58,11 +58,13 @@ class Recipe:
         block: One block, a bijection of ``dim`` columns, from a key.
         transformers: The scalar maps it accepts; the first is its own choice.
         last: A map after all blocks, if the family has one.
+        act_norms: How many ActNorm layers a block holds.
     """
 
     block: "Callable[[Architecture, int, PRNGKeyArray], AbstractBijection]"
     transformers: tuple[TransformerName, ...] = ("affine", "spline")
     last: Callable[[int], AbstractBijection] | None = None
+    act_norms: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +107,11 @@ class Architecture:
     @property
     def _recipe(self) -> Recipe:
         return ARCHITECTURES[self.name]
+
+    @property
+    def act_norms(self) -> int:
+        """How many ActNorm layers such a flow has."""
+        return self.blocks * self._recipe.act_norms + (self._recipe.last is not None)
 
     def scalar_map(self) -> Transformer:
         """The transformer that the conditioners parameterise."""
@@ -259,7 +266,7 @@ _BENT: tuple[TransformerName, ...] = ("affine-spline", "spline", "affine")
 ARCHITECTURES: dict[str, Recipe] = {
     "maf": Recipe(_autoregressive),
     "iaf": Recipe(_inverse_autoregressive),
-    "nice": Recipe(_additive, ("additive", "affine", "spline"), last=_act_norm),
+    "nice": Recipe(_additive, ("additive", "affine", "spline"), last=_act_norm, act_norms=0),
     "realnvp": Recipe(_real_nvp),
     "glow": Recipe(_glow),
     "nsf": Recipe(_autoregressive, _BENT),

@@ -27,6 +27,17 @@ def bounded(raw: Float[Array, "..."]) -> Float[Array, "..."]:
     return LOG_BOUND * jnp.tanh(raw / LOG_BOUND)
 
 
+def unbounded(log_scale: Float[Array, "..."]) -> Float[Array, "..."]:
+    """What ``bounded`` turns into the given log-scale, or into the nearest it can reach.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> bounded(unbounded(jnp.array([1.0, -9.0]))).round(2).tolist()
+        [1.0, -4.0]
+    """
+    return LOG_BOUND * jnp.arctanh(jnp.clip(log_scale / LOG_BOUND, -0.999, 0.999))
+
+
 class RowMap(AbstractBijection):
     """An unconditional bijection given by its two directions."""
 

@@ -1,0 +1,134 @@
+"""Data-dependent start of ActNorm layers, paid for (the paper's DP-NF-INIT).
+
+The paper adds Laplace noise to the mean and to the standard deviation of each layer's
+inputs, with sensitivities of the order of one over the number of rows. That is right for a
+mean, but a standard deviation can move by one over its square root, and all columns of a
+layer move together. Here noise goes on clipped sums, and the deviation is formed from
+them. The paper's formula is kept for comparison, under a name that says what it is.
+"""
+
+import dataclasses
+import math
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+
+from dpflows.flows.acting import with_act_norms
+from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.events import Event, GaussianEvent, check_choice
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.mechanisms.moments import clipped_moments, moments_sensitivity
+from dpflows.privacy.randomness import Entropy
+
+PAPER_FORMULA = "paper-not-private"
+INITIALISATIONS = ("identity", "private", PAPER_FORMULA)
+PAPER_STAMP = (
+    "NOT PRIVATE: ActNorm was initialised by the paper's formula, whose noise is too small"
+)
+#: The part of the squared Gaussian budget that initialisation may spend.
+SHARE = 0.05
+#: Inputs of a layer are clipped to this on either side, in normalised units.
+CLIP = 6.0
+_LEAST_SCALE = 0.05
+
+Rows = Float[np.ndarray, "rows columns"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Initialisation:
+    """A planned start of the ActNorm layers.
+
+    Args:
+        name: One of ``INITIALISATIONS``.
+        layers: How many there are.
+        columns: Number of columns.
+        noise: Standard deviation on each clipped sum of a layer, in rows.
+        budget: The total, which only the paper's formula looks at.
+
+    Guarantee:
+        ``start`` releases exactly ``events``, one Gaussian release per layer. With
+        ``paper-not-private`` it releases more than any event covers, and
+        ``PAPER_STAMP`` must be written on the result.
+
+    Example:
+        >>> plan = plan_initialisation("private", Budget(1.0, 1e-5), layers=5, columns=2)
+        >>> len(plan.events)
+        5
+    """
+
+    name: str
+    layers: int
+    columns: int
+    noise: float
+    budget: Budget
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """One release per layer."""
+        if self.name != "private":
+            return ()
+        unit = moments_sensitivity(self.columns)
+        return tuple(
+            GaussianEvent(noise=self.noise, sensitivity=unit, purpose=_purpose(layer))
+            for layer in range(self.layers)
+        )
+
+    def start(self, flow: Any, rows: Rows, *, entropy: Entropy) -> Any:
+        """The flow with its ActNorm layers set."""
+        if self.name == "identity":
+            return flow
+        measure = self._private if self.name == "private" else self._as_in_the_paper
+        return with_act_norms(flow, rows, lambda x, layer: measure(x, layer, entropy))
+
+    def _private(self, rows: Rows, layer: int, entropy: Entropy) -> tuple[np.ndarray, np.ndarray]:
+        found = clipped_moments(
+            rows,
+            np.full(self.columns, -CLIP),
+            np.full(self.columns, CLIP),
+            noise=self.noise,
+            entropy=entropy,
+            purpose=_purpose(layer),
+        ).value
+        return found.mean, np.maximum(found.deviation, _LEAST_SCALE)
+
+    def _as_in_the_paper(
+        self, rows: Rows, layer: int, entropy: Entropy
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation plus Laplace noise of scale 2 sqrt(4K ln(1/delta)) D / epsilon."""
+        clipped = np.clip(rows, -CLIP, CLIP)
+        spread = 2 * math.sqrt(4 * self.layers * math.log(1 / self.budget.delta))
+        scale = spread * (2 * CLIP / len(rows)) / self.budget.epsilon
+        uniform = entropy.uniforms("mechanisms", step=layer, count=2 * self.columns) - 0.5
+        noise = -scale * np.sign(uniform) * np.log1p(-2 * np.abs(uniform))
+        mean, deviation = np.split(noise, 2)
+        return (
+            clipped.mean(axis=0) + mean,
+            np.maximum(clipped.std(axis=0) + deviation, _LEAST_SCALE),
+        )
+
+
+def plan_initialisation(
+    name: str, budget: Budget, *, layers: int, columns: int, share: float = SHARE
+) -> Initialisation:
+    """Choose the noise of an initialisation by its share of the budget.
+
+    Args:
+        name: One of ``INITIALISATIONS``.
+        budget: The total.
+        layers: How many ActNorm layers there are.
+        columns: Number of columns.
+        share: The part of the squared Gaussian budget it may spend.
+    """
+    check_choice("initialisation", name, INITIALISATIONS)
+    unit = moments_sensitivity(columns)
+    whole = calibrate_noise(
+        budget, lambda noise: [GaussianEvent(noise=noise, sensitivity=unit)], accountant="gdp"
+    )
+    noise = max(whole * math.sqrt(max(layers, 1) / share), 1e-3)
+    return Initialisation(name, layers, columns, noise, budget)
+
+
+def _purpose(layer: int) -> str:
+    return f"initialisation of layer {layer + 1}"
