@@ -40,6 +40,14 @@ class Verb:
 
 VERBS: dict[str, Verb] = {
     "demo": Verb("dpflows.cli.demo", "demo", "--output demo"),
+    "schema": Verb("dpflows.cli.schema", "schema", "rows.csv --output schema.toml"),
+    "plan": Verb("dpflows.cli.plan", "plan", "--schema schema.toml --rows 24000 --epsilon 1"),
+    "fit": Verb("dpflows.cli.fit", "fit", "rows.csv --schema s.toml --epsilon 1 --output m.dpflow"),
+    "sample": Verb(
+        "dpflows.cli.sample", "sample", "model.dpflow --rows 1000 --output synthetic.csv"
+    ),
+    "score": Verb("dpflows.cli.score", "score", "model.dpflow rows.csv --output scores.csv"),
+    "certificate": Verb("dpflows.cli.certificate", "certificate", "model.dpflow"),
     "account": Verb(
         "dpflows.cli.account",
         "account",

@@ -38,6 +38,16 @@ def console(*, quiet: bool = False) -> Console:
     return Console(quiet=quiet, highlight=False, soft_wrap=True)
 
 
+def say(screen: Console, text: str) -> None:
+    """Print a line as it is: brackets in names and paths are no markup, controls are shown as ?.
+
+    Example:
+        >>> say(console(), "column [bold]")
+        column [bold]
+    """
+    screen.print(_one_line(text, keep_blanks=True), markup=False)
+
+
 def print_json(result: Any) -> None:
     """Print one JSON document, and nothing that JSON does not know.
 
@@ -108,8 +118,8 @@ def _explain(error: BaseException) -> tuple[str, int]:
             return f"this is a bug in dpflows ({_place(error)}); see it with --debug", BUG
 
 
-def _one_line(text: str) -> str:
-    words = " ".join(text.split())
+def _one_line(text: str, *, keep_blanks: bool = False) -> str:
+    words = text if keep_blanks else " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in words)
 
 

@@ -1,0 +1,84 @@
+"""``dpflows certificate``: what a model promises, in words and for machines."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpflows.cli import output
+from dpflows.cli.settings import AsJson, ModelFile, is_count_public, require_target
+
+
+def certificate(
+    model: ModelFile,
+    target: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write it here: .txt or .json."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a model promises, in plain words or as JSON."""
+    from dpflows.estimators.persistence import load
+
+    if target is not None:
+        require_target(target, (".txt", ".json"), source=model)
+    fitted = load(model)
+    document = describe(fitted)
+    if target is not None:
+        _write(target, document)
+    if as_json:
+        output.print_json(document)
+    elif target is None:
+        for line in in_words(document).split("\n"):
+            output.say(output.console(), line)
+    else:
+        output.say(output.console(), f"Certificate: {target}")
+
+
+def describe(fitted: Any) -> dict[str, Any]:
+    """The certificate as plain JSON: released and public facts alone.
+
+    Guarantee:
+        The number of rows is left out where rows may be added or removed.
+    """
+    promise = fitted.guarantee_
+    document = promise.to_dict() | {
+        "is_private": promise.is_private,
+        "statement": promise.privacy_statement(),
+        "estimator": type(fitted).__name__,
+        "columns": [{"name": c.name, "kind": c.kind} for c in fitted.encoding_.schema.columns],
+        "plan": fitted.plan_.to_dict(),
+    }
+    return document if is_count_public(promise.neighbours) else _without_rows(document)
+
+
+def _without_rows(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_rows(part) for key, part in value.items() if key != "rows"}
+    return [_without_rows(part) for part in value] if isinstance(value, list) else value
+
+
+def in_words(document: dict[str, Any]) -> str:
+    """The certificate for a reader."""
+    events = [event.get("purpose", "") for event in document["events"]]
+    purposes = "; ".join(dict.fromkeys(filter(None, events))) or "nothing"
+    columns = ", ".join(f"{c['name']} ({c['kind']})" for c in document["columns"])
+    versions = ", ".join(f"{name} {of}" for name, of in document["versions"].items())
+    return "\n".join(
+        [
+            document["statement"],
+            f"What was paid for: {purposes}.",
+            f"Columns: {columns}.",
+            f"Computed by: {versions}.",
+        ]
+    )
+
+
+def _write(target: Path, document: dict[str, Any]) -> None:
+    from dpflows.files import write_atomically
+
+    is_json = target.suffix.lower() == ".json"
+    text = json.dumps(document, indent=2, allow_nan=False) if is_json else in_words(document)
+    with write_atomically(target) as file:
+        file.write((text + "\n").encode("utf-8"))

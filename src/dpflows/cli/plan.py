@@ -1,0 +1,113 @@
+"""``dpflows plan``: what a fit would do and cost, without reading a row."""
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from dpflows.cli import output, settings
+from dpflows.cli.settings import AsJson
+
+if TYPE_CHECKING:
+    from dpflows.privacy.guarantee import Guarantee
+    from dpflows.training.plan import Plan
+
+
+def plan(
+    schema: settings.SchemaFile,
+    rows: Annotated[int, typer.Option(help="Rows that the table will have.")],
+    epsilon: settings.Epsilon,
+    delta: settings.Delta = None,
+    neighbours: settings.Neighbours = "zero-out",
+    accountant: settings.Accountant = None,
+    sampling: settings.Sampling = None,
+    architecture: settings.Architecture = None,
+    normalisation: settings.Normalisation = None,
+    discover: settings.Discover = None,
+    steps: settings.Steps = None,
+    batch_size: settings.BatchSize = None,
+    learning_rate: settings.LearningRate = None,
+    noise_multiplier: settings.NoiseMultiplier = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a fit would do and cost; reads no row."""
+    declared = settings.read_schema(schema, discover)
+    flow = settings.make_flow(
+        declared,
+        epsilon=epsilon,
+        delta=settings.settle_delta(delta, rows, neighbours),
+        neighbours=neighbours,
+        accountant=accountant,
+        sampling=sampling,
+        architecture=architecture,
+        normalisation=normalisation,
+        discover=discover,
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        noise_multiplier=noise_multiplier,
+    )
+    made = flow.plan(rows)
+    promise = settings.promised(made, declared)
+    if as_json:
+        output.print_json(_result(made, promise, by_rule=delta is None))
+    else:
+        _tell(made, promise, by_rule=delta is None)
+
+
+def _result(made: "Plan", promise: "Guarantee", *, by_rule: bool) -> dict[str, Any]:
+    return {
+        "guarantee": promise.to_dict(),
+        "delta_rule": settings.DELTA_RULE if by_rule else None,
+        "purposes": [
+            {"purpose": purpose, "epsilon": cost if math.isfinite(cost) else None}
+            for purpose, cost in made.shares().items()
+        ],
+        "plan": made.to_dict(),
+        "seconds": made.seconds,
+        "megabytes": made.megabytes,
+    }
+
+
+def _tell(made: "Plan", promise: "Guarantee", *, by_rule: bool) -> None:
+    screen = output.console()
+    for stamp in promise.stamps:
+        output.say(screen, stamp)
+    if made.is_private:
+        screen.print(_purposes(made, promise))
+        output.say(screen, _delta_line(promise, by_rule))
+        output.say(screen, _replace_one_line(promise))
+    for line in _run_lines(made):
+        output.say(screen, line)
+
+
+def _purposes(made: "Plan", promise: "Guarantee") -> Table:
+    table = Table("what epsilon buys", "epsilon by itself", show_footer=True)
+    table.columns[0].footer = "all together (less than the sum)"
+    table.columns[1].footer = f"{promise.epsilon:.4g}"
+    table.columns[1].justify = "right"
+    for purpose, cost in made.shares().items():
+        table.add_row(purpose, f"{cost:.4g}")
+    return table
+
+
+def _delta_line(promise: "Guarantee", by_rule: bool) -> str:
+    origin = f" (by the public rule: {settings.DELTA_RULE})" if by_rule else ""
+    return f"delta {promise.delta:g}{origin}, neighbours {promise.neighbours}, {promise.kind}"
+
+
+def _replace_one_line(promise: "Guarantee") -> str:
+    cost = promise.replace_one_epsilon
+    figure = "not known" if cost is None or not math.isfinite(cost) else f"{cost:.4g}"
+    return f"replace-one epsilon (a row may become any other): {figure}"
+
+
+def _run_lines(made: "Plan") -> list[str]:
+    flow, batches = made.architecture, made.batches
+    return [
+        f"noise multiplier {made.noise_multiplier:.4g}, {made.steps:,} steps of about "
+        f"{batches.batch_size:,} of {made.rows:,} rows ({batches.sampling})",
+        f"architecture {flow.name}: {flow.blocks} blocks, width {flow.width}, depth {flow.depth}",
+        f"about {made.seconds:,.0f} s on two cores, {made.megabytes:,.0f} MB beyond the rows",
+    ]

@@ -1,0 +1,81 @@
+"""``dpflows schema``: propose what the columns of a table mean."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflows.cli import output
+from dpflows.cli.settings import AsJson, RowsFile, require_target
+from dpflows.errors import InputError
+
+if TYPE_CHECKING:
+    from dpflows.table.schema import Column, Schema
+
+WARNING = (
+    "WARNING: this schema holds values read from the rows. It is as private as the table, and "
+    "every model fitted with it is stamped NOT PRIVATE."
+)
+
+
+def schema(
+    rows: RowsFile,
+    target: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="The schema, .toml or .json.")
+    ],
+    read_values: Annotated[
+        bool,
+        typer.Option("--read-values", help="Write bounds read from rows; models: NOT PRIVATE."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing schema.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Propose a schema for a table from the types of its columns alone."""
+    from dpflows.cli.tables import spoken
+    from dpflows.table.schema import Schema
+
+    require_target(target, (".toml", ".json"), source=rows)
+    if target.exists() and not force:
+        raise InputError(
+            f"{str(target)!r} exists and may hold declarations; use --force to replace it"
+        )
+    with spoken():
+        proposal = Schema.from_frame(rows, read_values=read_values)
+    proposal.write(target)
+    if as_json:
+        output.print_json(_result(proposal, target))
+    else:
+        _tell(proposal, target)
+
+
+def _result(proposal: "Schema", target: Path) -> dict[str, Any]:
+    return {
+        "file": str(target),
+        "columns": [{"name": c.name, "kind": c.kind} for c in proposal.columns],
+        "undeclared": {c.name: list(_needs(c)) for c in _gaps(proposal)},
+        "values_read": proposal.values_read,
+    }
+
+
+def _tell(proposal: "Schema", target: Path) -> None:
+    screen = output.console()
+    output.say(screen, f"Schema: {target} ({len(proposal.columns)} columns)")
+    if proposal.values_read:
+        output.say(screen, WARNING)
+    gaps = _gaps(proposal)
+    if gaps:
+        output.say(screen, "Still to declare in that file, from public knowledge, not from rows:")
+    for column in gaps:
+        output.say(screen, f"  {column.name}: {' and '.join(_needs(column))} ({column.kind})")
+    if any(column.kind != "categorical" for column in gaps):
+        output.say(screen, "Or let a share of epsilon find bounds: --discover 0.1")
+    output.say(screen, f"Next: dpflows plan --schema {target} --rows 10000 --epsilon 1")
+
+
+def _gaps(proposal: "Schema") -> "list[Column]":
+    names = set(proposal.undeclared())
+    return [column for column in proposal.columns if column.name in names]
+
+
+def _needs(column: "Column") -> tuple[str, ...]:
+    return ("categories",) if column.kind == "categorical" else ("min", "max")

@@ -1,0 +1,133 @@
+"""Options that several verbs share, and what they mean together."""
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflows.errors import InputError
+
+if TYPE_CHECKING:
+    from dpflows.estimators.flow import DPFlow
+    from dpflows.privacy.guarantee import Guarantee
+    from dpflows.table.schema import Schema
+    from dpflows.training.plan import Plan
+
+#: Delta where none is given: this, or a tenth of one row's share if that is less.
+LARGEST_DELTA = 1e-6
+DELTA_RULE = "the smaller of 1e-6 and 1 / (10 rows)"
+
+RowsFile = Annotated[
+    Path, typer.Argument(metavar="ROWS", help="The table: CSV, TSV (also .gz), Parquet or Arrow.")
+]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A fitted .dpflow file.")]
+SchemaFile = Annotated[
+    Path, typer.Option(metavar="FILE", help="Meaning of columns, .toml or .json.")
+]
+Epsilon = Annotated[float, typer.Option(help="Total budget; inf for no privacy.")]
+Delta = Annotated[float | None, typer.Option(help="Else the smaller of 1e-6 and 1 / (10 rows).")]
+Neighbours = Annotated[
+    str, typer.Option(show_default=False, help="Else zero-out; add-remove, replace-one.")
+]
+Accountant = Annotated[str | None, typer.Option(help="Who prices the run; else pld.")]
+Sampling = Annotated[str | None, typer.Option(help="poisson or uniform batches.")]
+Architecture = Annotated[str | None, typer.Option(help="A family of flows, such as nsf or maf.")]
+Normalisation = Annotated[str | None, typer.Option(help="histograms, moments or bounds.")]
+Discover = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Share of epsilon to find missing bounds.")
+]
+Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
+BatchSize = Annotated[int | None, typer.Option(help="Rows per step, on average.")]
+LearningRate = Annotated[float | None, typer.Option(help="Step size of the optimizer.")]
+NoiseMultiplier = Annotated[float | None, typer.Option(help="Noise over the clipping norm.")]
+DropExtra = Annotated[
+    bool, typer.Option("--drop-extra", help="Leave out columns that are not declared.")
+]
+NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line of the file is a row.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def read_schema(path: Path, discover: float | None) -> "Schema":
+    """A schema that a fit can use: numeric columns, bounds declared or to be discovered."""
+    from dpflows.table.encoding import Encoding
+    from dpflows.table.schema import Schema
+
+    schema = Schema.read(path)
+    schema.require_numeric()
+    if discover is None:
+        Encoding(schema)
+    return schema
+
+
+def settle_delta(delta: float | None, rows: int, neighbours: str) -> float:
+    """The given delta, or the public rule's.
+
+    Guarantee:
+        The rule reads the number of rows, which is private where rows may be added or
+        removed. There delta must be given.
+
+    Example:
+        >>> settle_delta(None, 1_000_000, "zero-out")
+        1e-07
+    """
+    if delta is not None:
+        return delta
+    if neighbours == "add-remove":
+        raise InputError(
+            "delta must be given with --neighbours add-remove: its default would read the number "
+            "of rows, which is private there; try --delta 1e-6"
+        )
+    return min(LARGEST_DELTA, 1 / (10 * max(rows, 1)))
+
+
+def make_flow(schema: "Schema", **settings: Any) -> "DPFlow":
+    """An estimator with the given settings; those left at ``None`` follow its own rules."""
+    from dpflows.estimators.flow import DPFlow
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    return DPFlow(schema=schema, **given)
+
+
+def promised(plan: "Plan", schema: "Schema") -> "Guarantee":
+    """What carrying out the plan will promise, with the stamps that the fit will carry."""
+    from dpflows.estimators.base import NON_PRIVATE_STAMP
+    from dpflows.estimators.intake import VALUES_READ_STAMP
+
+    read = (VALUES_READ_STAMP,) if schema.values_read else ()
+    unlimited = () if plan.is_private else (NON_PRIVATE_STAMP,)
+    return plan.guarantee(stamps=(*read, *unlimited))
+
+
+def is_count_public(neighbours: str) -> bool:
+    """Whether the number of rows may be shown."""
+    return neighbours != "add-remove"
+
+
+def require_target(path: Path, endings: tuple[str, ...], *, source: Path | None = None) -> None:
+    """Refuse an output that could not be written, before any work is done for it.
+
+    Args:
+        path: Where the output will go.
+        endings: How its name may end.
+        source: A file that must not be overwritten.
+    """
+    if endings and not path.name.lower().endswith(endings):
+        raise InputError(f"output must end in {' or '.join(endings)}, got {str(path)!r}")
+    try:
+        _require_place(path)
+        is_source = source is not None and path.exists() and path.samefile(source)
+    except (OSError, ValueError):
+        raise InputError(f"cannot write {str(path)!r}; check the path") from None
+    if is_source:
+        raise InputError("output must not be the file that is read; choose another name")
+
+
+def _require_place(path: Path) -> None:
+    folder = path.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise InputError(f"cannot write {str(path)!r}; choose a folder that exists and is writable")
+    # a device would be replaced by a file
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        raise InputError(f"output must be a regular file, got {str(path)!r}; add a file name")
