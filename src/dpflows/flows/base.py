@@ -1,4 +1,4 @@
-"""Latent and background distributions, all FlowJAX's own.
+"""Latent and background distributions.
 
 The background is the public distribution that every trained flow is mixed with; its
 parameters are frozen, so training never moves the floor it puts under the density.
@@ -6,22 +6,19 @@ parameters are frozen, so training never moves the floor it puts under the densi
 
 from collections.abc import Sequence
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from flowjax.bijections import TriangularAffine
 from flowjax.distributions import (
     AbstractDistribution,
     Normal,
     StandardNormal,
-    Transformed,
     Uniform,
-    VmapMixture,
 )
 from jaxtyping import Array, Float
 from paramax import non_trainable
 
 from dpflows.errors import InputError
+from dpflows.flows.gaussians import GaussianMixture
 
 WIDE_SCALE = 3.0
 Vector = Sequence[float] | np.ndarray | Array
@@ -64,13 +61,8 @@ def gaussian_mixture(
     """
     _require_positive("weights", np.asarray(weights))
     _require_positive("diagonals of factors", np.diagonal(factors, axis1=-2, axis2=-1))
-    parts = eqx.filter_vmap(_component)(jnp.asarray(means), jnp.asarray(factors))
-    mixture = VmapMixture(parts, jnp.asarray(weights))
+    mixture = GaussianMixture.of(weights, means, factors)
     return mixture if trainable else non_trainable(mixture)
-
-
-def _component(mean: Array, factor: Array) -> AbstractDistribution:
-    return Transformed(_standard(mean.shape), TriangularAffine(mean, factor))
 
 
 def _require_positive(name: str, values: np.ndarray) -> None:
