@@ -12,15 +12,19 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dpflows.errors import BudgetError, InputError
     from dpflows.estimators.flow import DPFlow
+    from dpflows.estimators.mixture import DPGaussianMixture
     from dpflows.estimators.persistence import load
     from dpflows.privacy.guarantee import Budget, Guarantee
+    from dpflows.table.schema import Schema
 
 _HOMES = {
     "Budget": "dpflows.privacy.guarantee",
     "BudgetError": "dpflows.errors",
     "DPFlow": "dpflows.estimators.flow",
+    "DPGaussianMixture": "dpflows.estimators.mixture",
     "Guarantee": "dpflows.privacy.guarantee",
     "InputError": "dpflows.errors",
+    "Schema": "dpflows.table.schema",
     "load": "dpflows.estimators.persistence",
 }
 
@@ -28,8 +32,10 @@ __all__ = [
     "Budget",
     "BudgetError",
     "DPFlow",
+    "DPGaussianMixture",
     "Guarantee",
     "InputError",
+    "Schema",
     "__version__",
     "load",
 ]

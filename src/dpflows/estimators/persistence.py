@@ -16,7 +16,10 @@ from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.files import read_model, write_model
 
-ESTIMATORS: dict[str, str] = {"DPFlow": "dpflows.estimators.flow"}
+ESTIMATORS: dict[str, str] = {
+    "DPFlow": "dpflows.estimators.flow",
+    "DPGaussianMixture": "dpflows.estimators.mixture",
+}
 
 
 def save(estimator: DensityEstimator, path: str | os.PathLike[str]) -> None:
