@@ -6,7 +6,7 @@ import pytest
 from dpflows.mixtures.frames import Components
 from dpflows.mixtures.gains import State
 from dpflows.mixtures.recipe import Recipe
-from dpflows.mixtures.splitting import longest_axes, split
+from dpflows.mixtures.splitting import longest_axes, split, with_scout, without_idle_scout
 
 
 def state(k, d, seed=0):
@@ -64,3 +64,15 @@ def test_the_cut_keeps_the_form_of_the_covariance(block):
     outside = np.ones((4, 4), dtype=bool)
     outside[:block, :block] = False
     assert abs(after[:, outside & ~np.eye(4, dtype=bool)]).max() < 1e-12
+
+
+def test_a_scout_is_last_uncertain_and_leaves_if_idle():
+    before = state(3, 2)
+    wide = Components(np.ones(1), np.zeros((1, 2)), 9 * np.eye(2)[None])
+    sent = with_scout(before, wide, 0.01)
+    assert sent.components.weights.sum() == pytest.approx(1.0)
+    assert (sent.components.factors[-1] == wide.factors[0]).all()
+    assert sent.shape[-1] == 1.0
+    back = without_idle_scout(sent, 0.02)
+    assert back.components.weights == pytest.approx(before.components.weights)
+    assert len(without_idle_scout(sent, 0.005).components) == 4

@@ -177,7 +177,7 @@ def local_sums(
     """
     total = np.zeros((len(components), statistic.size))
     inverses = components.inverses
-    scorer = _Scorer(components, inverses, statistic, background)
+    scorer = Scorer(components, inverses, statistic, background)
     step = max(256, _CHUNK_NUMBERS // (len(components) + statistic.size))
     for start in range(0, len(rows), step):
         chunk = rows[start : start + step]
@@ -189,7 +189,7 @@ def local_sums(
     return total
 
 
-class _Scorer:
+class Scorer:
     """Responsibilities of components, from log-densities as linear maps of products."""
 
     def __init__(

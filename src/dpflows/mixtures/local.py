@@ -26,7 +26,7 @@ from dpflows.mixtures.gains import Channel, State, limited, updated
 from dpflows.mixtures.mixture import Mixture, Rows
 from dpflows.mixtures.noise import noisy
 from dpflows.mixtures.schedule import MixturePlan
-from dpflows.mixtures.splitting import split
+from dpflows.mixtures.splitting import split, with_scout, without_idle_scout
 from dpflows.privacy.randomness import Entropy
 
 #: The first Gaussian's deviation, half the cube's half-width.
@@ -36,7 +36,7 @@ _ZOOM_LIMITS = (1 / 25, 6.0)
 #: No direction is narrower than this part of the cube's half-width.
 _NARROWEST = 1e-5
 #: Means stay within so many deviations of all rows, in every direction.
-_FARTHEST = 50.0
+_FARTHEST = 1e5
 #: The prior variances of the first Gaussian: unknown, then nearly standardised.
 _UNKNOWN, _ROUGH = 1.0, 0.1
 
@@ -58,6 +58,15 @@ class _Frame:
     def whitened(self, rows: Rows) -> Rows:
         """Rows of the cube in this frame."""
         return np.linalg.solve(self.matrix, (rows - self.origin).T).T
+
+    def wide(self, block: int) -> Components:
+        """A Gaussian over the whole cube, seen from this frame."""
+        factor = _START * np.linalg.inv(self.matrix)
+        covariance = factor @ factor.T
+        if block < len(self.origin):
+            covariance = np.diag(np.diag(covariance))
+        mean = -np.linalg.solve(self.matrix, self.origin)
+        return Components(np.ones(1), mean[None], np.linalg.cholesky(covariance)[None])
 
     def background(self, weight: float) -> Background:
         """The uniform density on the cube, seen from this frame."""
@@ -163,13 +172,26 @@ def _grown(rows: Rows, frame: _Frame, plan: MixturePlan, entropy: Entropy) -> St
     state = State.fresh(_first(plan, entropy), recipe)
     for release in range(recipe.zoom_steps, len(plan.rounds)):
         count = plan.rounds[release][0]
-        state = split(state, count, recipe, plan.block)
+        channel = Channel(statistic, plan.noise_of(release), _shared(plan), recipe)
+        if count != plan.rounds[release - 1][0]:
+            state = _next_level(state, frame, plan, count, channel.least / channel.rows)
         growing = count < plan.components
         background = frame.background(recipe.early_background if growing else recipe.background)
-        channel = Channel(statistic, plan.noise_of(release), _shared(plan), recipe)
         state = _released(rows, state, channel, background, entropy=entropy, release=release)
         state = dataclasses.replace(state, components=_kept(state.components, recipe.floor))
     return state
+
+
+def _next_level(state: State, frame: _Frame, plan: MixturePlan, count: int, least: float) -> State:
+    """More components: halves of the heaviest, and a scout while there is time to use it."""
+    recipe = plan.recipe
+    if not recipe.scouting:
+        return split(state, count, recipe, plan.block)
+    state = without_idle_scout(state, recipe.scout_keep * least)
+    if count == plan.components:
+        return split(state, count, recipe, plan.block)
+    state = split(state, count - 1, recipe, plan.block)
+    return with_scout(state, frame.wide(plan.block), recipe.scout_weight)
 
 
 def _first(plan: MixturePlan, entropy: Entropy) -> Components:

@@ -16,12 +16,16 @@ class Recipe:
             relative to the part of the moments.
         gains: Whether noisy moments are damped by what is known of their noise.
         splitting: Whether components grow by splitting instead of starting at random.
+        scouting: Whether a wide component looks for rows far from all others.
+        scout_weight: The weight it starts with.
+        scout_keep: It is kept if it found so many times the smallest count above the noise.
         zoom_steps: How many releases find the first Gaussian.
         zoom_share: The least part of the budget they get, in squared mu.
         level_steps: Releases after each doubling of the number of components.
         last_steps: Releases with the final number of components.
         noise_per_component: A component must be worth this many noise deviations per number.
         rows_per_component: A component must have this many rows per number.
+        most_per_column: More components per column are not worth their time.
         weight_variance: The variance of a component's relative weight before it was seen.
         mean_variance: The variance of its mean in its own frame.
         shape_variance: The variance of its covariance in its own frame.
@@ -41,12 +45,16 @@ class Recipe:
     count_share: float = 0.05
     gains: bool = True
     splitting: bool = True
+    scouting: bool = True
+    scout_weight: float = 0.01
+    scout_keep: float = 2.0
     zoom_steps: int = 4
     zoom_share: float = 0.04
     level_steps: int = 3
     last_steps: int = 10
     noise_per_component: float = 1.7
     rows_per_component: float = 2.0
+    most_per_column: int = 24
     weight_variance: float = 0.3
     mean_variance: float = 0.3
     shape_variance: float = 0.06

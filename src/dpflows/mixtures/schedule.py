@@ -25,8 +25,6 @@ PURPOSE = "mixture"
 _FULL_COLUMNS = 16
 #: Beyond, the covariance is cut down until the budget allows so many components.
 _WANTED = 8
-#: More components per column are never useful enough to pay for their time.
-_MOST_PER_COLUMN = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +160,7 @@ def _affordable(rows: int, columns: int, block: int, noise: float, recipe: Recip
     """The number of components whose parameters stand out of the noise."""
     per_noise, per_rows = recipe.noise_per_component * noise, recipe.rows_per_component
     numbers = max(per_noise, per_rows) * _numbers(columns, block)
-    return max(1, min(int(rows / numbers), _MOST_PER_COLUMN * columns))
+    return max(1, min(int(rows / numbers), recipe.most_per_column * columns))
 
 
 def _block(rows: int, columns: int, noise: float, recipe: Recipe) -> int:
@@ -193,5 +191,6 @@ def _levels(k: int, recipe: Recipe) -> list[int]:
     doublings = math.ceil(math.log2(k))
     if not recipe.splitting:
         return [k] * (recipe.level_steps * (doublings - 1) + recipe.last_steps)
-    growing = [2**level for level in range(1, doublings) for _ in range(recipe.level_steps)]
+    scout = 1 if recipe.scouting else 0
+    growing = [2**level + scout for level in range(1, doublings) for _ in range(recipe.level_steps)]
     return growing + [k] * recipe.last_steps

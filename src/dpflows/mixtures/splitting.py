@@ -35,6 +35,30 @@ def split(state: State, target: int, recipe: Recipe, block: int) -> State:
     )
 
 
+def with_scout(state: State, wide: Components, weight: float) -> State:
+    """The state and a wide component, last, that looks for rows which no other covers.
+
+    Nothing is known about it, so it may follow its first moments wherever they lead.
+    """
+    old = state.components
+    joined = Components(
+        np.append(old.weights * (1 - weight), weight),
+        np.concatenate([old.means, wide.means]),
+        np.concatenate([old.factors, wide.factors]),
+    )
+    doubts = (np.append(variance, 1.0) for variance in (state.weight, state.mean, state.shape))
+    return State(joined, *doubts)
+
+
+def without_idle_scout(state: State, weight: float) -> State:
+    """The state without its last component if that found fewer rows than ``weight`` of all."""
+    if len(state.components) < 2 or state.components.weights[-1] >= weight:
+        return state
+    old = state.components
+    rest = Components(old.weights[:-1] / old.weights[:-1].sum(), old.means[:-1], old.factors[:-1])
+    return State(rest, state.weight[:-1], state.mean[:-1], state.shape[:-1])
+
+
 def _halves(
     old: Components, chosen: Int[np.ndarray, " s"], across: Vectors, shift: Vectors, left: float
 ) -> Components:
