@@ -83,8 +83,10 @@ def _from_vector(vector: np.ndarray) -> pa.Array:
 def from_arrow(table: pa.Table) -> Source:
     """The columns of an Arrow table."""
     check_cells(table.num_rows, table.num_columns)
-    dtypes = tuple(str(kind) for kind in table.schema.types)
-    return Source("arrow", tuple(table.column_names), table.columns, dtypes)
+    # the library decodes names only when they are asked for
+    with explained("table has a column whose name is not text in UTF-8; rename it"):
+        names, dtypes = tuple(table.column_names), tuple(map(str, table.schema.types))
+    return Source("arrow", names, table.columns, dtypes)
 
 
 def from_polars(frame: Any) -> Source:
