@@ -12,6 +12,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dpflows.errors import BudgetError, InputError
     from dpflows.estimators.flow import DPFlow
+    from dpflows.estimators.gaussian import DPGaussian
+    from dpflows.estimators.histogram import DPHistogram
+    from dpflows.estimators.kernel import DPKernelDensity
     from dpflows.estimators.mixture import DPGaussianMixture
     from dpflows.estimators.persistence import load
     from dpflows.privacy.guarantee import Budget, Guarantee
@@ -21,7 +24,10 @@ _HOMES = {
     "Budget": "dpflows.privacy.guarantee",
     "BudgetError": "dpflows.errors",
     "DPFlow": "dpflows.estimators.flow",
+    "DPGaussian": "dpflows.estimators.gaussian",
     "DPGaussianMixture": "dpflows.estimators.mixture",
+    "DPHistogram": "dpflows.estimators.histogram",
+    "DPKernelDensity": "dpflows.estimators.kernel",
     "Guarantee": "dpflows.privacy.guarantee",
     "InputError": "dpflows.errors",
     "Schema": "dpflows.table.schema",
@@ -32,7 +38,10 @@ __all__ = [
     "Budget",
     "BudgetError",
     "DPFlow",
+    "DPGaussian",
     "DPGaussianMixture",
+    "DPHistogram",
+    "DPKernelDensity",
     "Guarantee",
     "InputError",
     "Schema",

@@ -18,7 +18,10 @@ from dpflows.files import read_model, write_model
 
 ESTIMATORS: dict[str, str] = {
     "DPFlow": "dpflows.estimators.flow",
+    "DPGaussian": "dpflows.estimators.gaussian",
     "DPGaussianMixture": "dpflows.estimators.mixture",
+    "DPHistogram": "dpflows.estimators.histogram",
+    "DPKernelDensity": "dpflows.estimators.kernel",
 }
 
 

@@ -92,9 +92,7 @@ class ReleasedEstimator(DensityEstimator):
         return estimator, _defended(model, normaliser, encoding)
 
 
-def _defended(
-    model: AbstractDistribution, normaliser: Normaliser, encoding: Encoding
-) -> Defended:
+def _defended(model: AbstractDistribution, normaliser: Normaliser, encoding: Encoding) -> Defended:
     """The model over the uniform background on the declared box."""
     corners = (normaliser.apply(corner[None])[0] for corner in (encoding.low, encoding.high))
     return Defended(model, uniform_box(*corners))

@@ -31,7 +31,7 @@ class Grid(AbstractDistribution):
     log_density: Float[Array, "..."]
     marginals: tuple[Float[Array, "..."], ...]
     shape: tuple[int, ...] = eqx.field(static=True)
-    cond_shape: ClassVar[None] = None
+    cond_shape: ClassVar[None] = None  # type: ignore[misc]  # as FlowJAX declares it
 
     def __init__(self, masses: Float[np.ndarray, "..."]) -> None:
         shares = _shares(masses, axis=None)
@@ -71,7 +71,7 @@ class ProductGrid(AbstractDistribution):
     log_density: Float[Array, "columns bins"]
     masses: Float[Array, "columns bins"]
     shape: tuple[int, ...] = eqx.field(static=True)
-    cond_shape: ClassVar[None] = None
+    cond_shape: ClassVar[None] = None  # type: ignore[misc]  # as FlowJAX declares it
 
     def __init__(self, masses: Float[np.ndarray, "columns bins"]) -> None:
         shares = _shares(masses, axis=1)

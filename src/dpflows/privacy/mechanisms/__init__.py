@@ -6,6 +6,9 @@ Each returns its value together with the event to charge. Noise is sampled exact
 from dpflows.privacy.mechanisms.categories import discover_categories
 from dpflows.privacy.mechanisms.choosing import exponential_mechanism, report_noisy_max
 from dpflows.privacy.mechanisms.counting import noisy_count, noisy_histogram
+from dpflows.privacy.mechanisms.covariances import SecondMoments, noisy_covariance
+from dpflows.privacy.mechanisms.grids import noisy_grid
+from dpflows.privacy.mechanisms.kernels import KernelAxis, noisy_kernel_sum
 from dpflows.privacy.mechanisms.moments import Moments, clipped_moments
 from dpflows.privacy.mechanisms.quantiles import private_bounds, private_quantile
 from dpflows.privacy.mechanisms.release import Release
@@ -15,15 +18,20 @@ from dpflows.privacy.mechanisms.tuning import select_best
 from dpflows.privacy.mechanisms.voting import noisy_vote
 
 __all__ = [
+    "KernelAxis",
     "Moments",
     "Release",
+    "SecondMoments",
     "SparseVector",
     "clipped_moments",
     "discover_categories",
     "exponential_mechanism",
     "noisy_count",
+    "noisy_covariance",
     "noisy_distributions",
+    "noisy_grid",
     "noisy_histogram",
+    "noisy_kernel_sum",
     "noisy_vote",
     "private_bounds",
     "private_quantile",
