@@ -56,6 +56,7 @@ def fit(
         learning_rate=learning_rate,
         noise_multiplier=noise_multiplier,
     )
+    settings.check_limits(epsilon=epsilon, delta=delta, **given)
     _require_targets(model, checkpoint, rows)
     declared = settings.read_schema(schema, discover)
     frame = _read(rows, declared, drop_extra=drop_extra, no_header=no_header)

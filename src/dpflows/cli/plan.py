@@ -32,6 +32,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show what a fit would do and cost; reads no row."""
+    settings.check_limits(rows=rows)
     declared = settings.read_schema(schema, discover)
     flow = settings.make_flow(
         declared,

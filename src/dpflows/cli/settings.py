@@ -1,5 +1,6 @@
 """Options that several verbs share, and what they mean together."""
 
+import math
 import os
 import stat
 from pathlib import Path
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 #: Delta where none is given: this, or a tenth of one row's share if that is less.
 LARGEST_DELTA = 1e-6
 DELTA_RULE = "the smaller of 1e-6 and 1 / (10 rows)"
+
+#: Where the accountants compute without overflow; far beyond these lies a typing mistake.
+LIMITS: dict[str, tuple[float, float]] = {
+    "rows": (2, 1e12),
+    "epsilon": (1e-9, 100),
+    "delta": (1e-100, 0.1),
+    "steps": (1, 1e7),
+    "batch_size": (1, 1e12),
+    "learning_rate": (1e-12, 1e3),
+    "noise_multiplier": (0.2, 1e3),
+}
 
 RowsFile = Annotated[
     Path, typer.Argument(metavar="ROWS", help="The table: CSV, TSV (also .gz), Parquet or Arrow.")
@@ -82,10 +94,28 @@ def settle_delta(delta: float | None, rows: int, neighbours: str) -> float:
     return min(LARGEST_DELTA, 1 / (10 * max(rows, 1)))
 
 
+def check_limits(**given: Any) -> None:
+    """Refuse numbers that no run could use, naming the option; ``None`` is left to the rules.
+
+    Example:
+        >>> check_limits(steps=0)
+        Traceback (most recent call last):
+        dpflows.errors.InputError: steps must lie between 1 and 1e+07, got 0
+    """
+    for name, (low, high) in LIMITS.items():
+        value = given.get(name)
+        is_unlimited = name == "epsilon" and value == math.inf
+        if value is None or is_unlimited or low <= value <= high:
+            continue
+        ends = f"{low:g} and {high:g}" + (", or be inf" if name == "epsilon" else "")
+        raise InputError(f"{name} must lie between {ends}, got {value}")
+
+
 def make_flow(schema: "Schema", **settings: Any) -> "DPFlow":
     """An estimator with the given settings; those left at ``None`` follow its own rules."""
     from dpflows.estimators.flow import DPFlow
 
+    check_limits(**settings)
     given = {name: value for name, value in settings.items() if value is not None}
     return DPFlow(schema=schema, **given)
 

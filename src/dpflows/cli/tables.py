@@ -8,7 +8,7 @@ import gzip
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -70,7 +70,7 @@ def write_table(path: Path) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def _csv(file: IO[bytes] | gzip.GzipFile) -> Iterator[Write]:
+def _csv(file: Any) -> Iterator[Write]:
     with contextlib.ExitStack() as stack:
         writers: list[pyarrow.csv.CSVWriter] = []
 

@@ -1,0 +1,358 @@
+"""From a table to a certificate, verb by verb."""
+
+import dataclasses
+import gzip
+import json
+import os
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpflows.cli.fit import COUNT_WARNING
+from dpflows.cli.schema import WARNING
+from dpflows.cli.score import NOTE
+from dpflows.estimators.flow import DPFlow
+from dpflows.estimators.persistence import load
+from dpflows.table import Encoding, Form, Schema
+
+SMALL = ["--steps", "3", "--architecture", "nsf", "--batch-size", "50"]
+
+
+def test_schema_proposes_kinds_and_says_what_is_missing(dpflows, job, tmp_path):
+    target = tmp_path / "proposal.toml"
+    code, out, err = dpflows("schema", job.rows, "--output", target)
+    assert (code, err) == (0, "")
+    assert "age: min and max (integer)" in out
+    assert "Next: dpflows plan" in out
+    assert Schema.read(target).undeclared() == ("age", "dose")
+    assert not Schema.read(target).values_read
+
+
+def test_schema_with_consent_warns_and_says_so_in_the_file(dpflows, job, tmp_path):
+    target = tmp_path / "read.json"
+    code, out, _ = dpflows("schema", job.rows, "--output", target, "--read-values")
+    assert code == 0
+    assert WARNING in out
+    assert Schema.read(target).values_read
+    assert Schema.read(target).undeclared() == ()
+    code, out, _ = dpflows("plan", "--schema", target, "--rows", 300, "--epsilon", 1)
+    assert out.startswith("NOT PRIVATE")
+
+
+def test_schema_is_not_replaced_without_force(dpflows, refused, job, tmp_path):
+    target = tmp_path / "mine.toml"
+    target.write_text("declared by hand")
+    assert "--force" in refused("schema", job.rows, "--output", target)
+    assert target.read_text() == "declared by hand"
+    assert dpflows("schema", job.rows, "--output", target, "--force")[0] == 0
+    assert Schema.read(target).names == ("age", "dose")
+
+
+def test_schema_as_json(dpflows, job, tmp_path):
+    _, out, _ = dpflows("schema", job.rows, "--output", tmp_path / "s.toml", "--json")
+    assert json.loads(out)["undeclared"] == {"age": ["min", "max"], "dose": ["min", "max"]}
+    assert json.loads(out)["values_read"] is False
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(dpflows, tmp_path):
+    (tmp_path / "t.csv").write_text("[red]dose,b\x9b\n1.5,2\n")
+    code, out, _ = dpflows("schema", tmp_path / "t.csv", "--output", tmp_path / "s.toml")
+    assert code == 0
+    assert "[red]dose" in out
+    assert "\x9b" not in out
+
+
+def test_plan_shows_the_price_of_each_purpose(dpflows, job):
+    words = ("plan", "--schema", job.schema, "--rows", 24_000, "--epsilon", 2)
+    code, out, err = dpflows(*words)
+    assert (code, err) == (0, "")
+    for shown in ("normalisation", "training", "replace-one", "noise multiplier", "delta 1e-06"):
+        assert shown in out
+    assert "the smaller of 1e-6 and 1 / (10 rows)" in out
+    document = json.loads(dpflows(*words, "--json")[1])
+    assert document["guarantee"]["epsilon"] <= 2 <= document["guarantee"]["replace_one_epsilon"]
+    assert [part["purpose"] for part in document["purposes"]] == ["normalisation", "training"]
+    assert document["plan"]["steps"] > 0
+    assert document["seconds"] > 0
+    assert document["megabytes"] > 0
+
+
+def test_plan_prices_discovery_and_follows_the_settings(dpflows, job, tmp_path):
+    dpflows("schema", job.rows, "--output", tmp_path / "s.toml")
+    words = ("plan", "--schema", tmp_path / "s.toml", "--rows", 900, "--epsilon", 1, "--json")
+    document = json.loads(dpflows(*words, "--discover", 0.2, *SMALL, "--delta", 1e-7)[1])
+    purposes = [part["purpose"] for part in document["purposes"]]
+    assert purposes[:2] == ["bounds of column 1", "bounds of column 2"]
+    assert document["plan"]["batch_size"] == 50
+    assert document["delta_rule"] is None
+    assert document["guarantee"]["delta"] == 1e-7
+
+
+def test_plan_without_privacy_is_stamped(dpflows, job):
+    words = ("plan", "--schema", job.schema, "--rows", 900, "--epsilon", "inf")
+    assert dpflows(*words)[1].startswith("NOT PRIVATE")
+    assert json.loads(dpflows(*words, "--json")[1])["guarantee"]["epsilon"] is None
+
+
+def test_fit_tells_guarantee_file_and_next_command(job):
+    assert job.complained == ""  # away from a terminal there is no progress
+    lines = job.said.splitlines()
+    assert lines[0].startswith("Guarantee: (1, 1e-06)-differential privacy")
+    assert lines[1:] == [
+        "Delta by the public rule: the smaller of 1e-6 and 1 / (10 rows).",
+        f"Model: {job.model}",
+        f"Next: dpflows sample {job.model} --rows 300 --output synthetic.csv",
+    ]
+    assert sorted(os.listdir(job.folder)) == ["m.dpflow", "s.toml", "t.csv"]
+    assert job.model.read_bytes() != b"old"
+
+
+class Trained(Exception):
+    """Stands for training, which is not what these tests are about."""
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Fits end where training would begin; gives the table that came."""
+    seen = []
+
+    def fit(self, X, **options):
+        seen.append((self, X, options))
+        raise Trained
+
+    monkeypatch.setattr(DPFlow, "fit", fit)
+    return seen
+
+
+def _fit_words(job, tmp_path, *more, rows=None):
+    words = ("fit", rows or job.rows, "--schema", job.schema, "--epsilon", "1")
+    return (*words, "--output", tmp_path / "m.dpflow", *more)
+
+
+def test_fit_passes_every_setting_on(dpflows, job, tmp_path, untrained):
+    more = {
+        "accountant": "rdp",
+        "sampling": "uniform",
+        "neighbours": "replace-one",
+        "architecture": "maf",
+        "normalisation": "moments",
+        "discover": 0.25,
+        "steps": 7,
+        "batch_size": 30,
+        "learning_rate": 0.5,
+        "noise_multiplier": 9.0,
+        "delta": 1e-5,
+    }
+    options = [part for k, v in more.items() for part in (f"--{k.replace('_', '-')}", v)]
+    kept = tmp_path / "run.part"
+    dpflows(*_fit_words(job, tmp_path, *options, "--checkpoint", kept))
+    flow, _, passed = untrained[0]
+    assert {name: flow.get_params()[name] for name in more} == more
+    assert passed["checkpoint"] == kept
+
+
+def test_fit_reads_files_without_header_and_with_extra_columns(
+    dpflows, refused, job, tmp_path, untrained
+):
+    bare, wide = tmp_path / "bare.csv", tmp_path / "wide.csv"
+    bare.write_text("30,1.5\n40,2.5\n")
+    wide.write_text("dose,name,age\n1.5,x,30\n2.5,y,40\n")
+    assert "--no-header" in refused(*_fit_words(job, tmp_path, rows=bare))
+    assert "--drop-extra" in refused(*_fit_words(job, tmp_path, rows=wide))
+    small = ("--batch-size", 1, "--steps", 1)
+    dpflows(*_fit_words(job, tmp_path, "--no-header", *small, rows=bare))
+    dpflows(*_fit_words(job, tmp_path, "--drop-extra", *small, rows=wide))
+    assert len(untrained) == 2
+    for _, table, _ in untrained:
+        assert table.to_pydict() == {"age": [30.0, 40.0], "dose": [1.5, 2.5]}
+
+
+def test_the_rule_for_delta_needs_a_public_number_of_rows(refused, job, tmp_path):
+    said = refused(*_fit_words(job, tmp_path, "--neighbours", "add-remove"))
+    assert "delta must be given" in said
+    words = ("plan", "--schema", job.schema, "--rows", 300, "--epsilon", 1)
+    assert "delta must be given" in refused(*words, "--neighbours", "add-remove")
+
+
+def test_add_remove_never_shows_the_number_of_rows(dpflows, job, tmp_path):
+    rows = tmp_path / "t.csv"
+    lines = job.rows.read_text().splitlines()
+    rows.write_text("\n".join([*lines, *lines[1:218]]) + "\n")  # 517 rows
+    more = ("--neighbours", "add-remove", "--delta", "1e-6", *SMALL)
+    code, out, err = dpflows(*_fit_words(job, tmp_path, *more, rows=rows))
+    assert code == 0
+    assert COUNT_WARNING in out
+    certificate = dpflows("certificate", tmp_path / "m.dpflow", "--json")[1]
+    assert "add-remove" in certificate
+    for shown in (out.replace(str(tmp_path), ""), err, certificate):
+        assert "517" not in shown
+
+
+def test_a_stamp_is_the_first_thing_that_is_shown(dpflows, job, tmp_path):
+    flow = load(job.model)
+    flow.guarantee_ = dataclasses.replace(flow.guarantee_, stamps=("NOT PRIVATE: seeded",))
+    flow.save(tmp_path / "m.dpflow")
+    shown = dpflows("sample", tmp_path / "m.dpflow", "--rows", 9, "--output", tmp_path / "s.csv")[1]
+    assert shown.startswith("NOT PRIVATE: seeded\n")
+    words = ("certificate", tmp_path / "m.dpflow")
+    assert dpflows(*words)[1].startswith("NOT PRIVATE: seeded\n")
+    document = json.loads(dpflows(*words, "--json")[1])
+    assert document["is_private"] is False
+    assert document["stamps"] == ["NOT PRIVATE: seeded"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
+def test_sample_writes_what_the_ending_says(dpflows, job, tmp_path, ending):
+    target = tmp_path / f"rows.{ending}"
+    words = ("sample", job.model, "--rows", 250, "--output", target, "--chunk", 100)
+    code, out, err = dpflows(*words)
+    assert (code, err) == (0, "")
+    assert out == f"Rows: 250 synthetic rows in {target}\n"
+    frame = pd.read_parquet(target) if ending == "parquet" else pd.read_csv(target)
+    assert list(frame.columns) == ["age", "dose"]
+    assert len(frame) == 250
+    assert frame["age"].dtype == np.int64
+    assert frame["age"].between(0, 120).all()
+    assert frame["dose"].between(0, 9).all()
+    assert not frame.duplicated().any()  # each piece has randomness of its own
+    assert os.listdir(tmp_path) == [target.name]
+
+
+def test_a_packed_sample_keeps_no_name_and_no_time(dpflows, job, tmp_path):
+    target = tmp_path / "rows.csv.gz"
+    dpflows("sample", job.model, "--rows", 5, "--output", target)
+    assert target.read_bytes()[3:8] == bytes(5)
+    assert gzip.decompress(target.read_bytes()).startswith(b"age,dose\n")
+
+
+def test_sample_of_a_model_that_was_fitted_on_an_array(dpflows, job, tmp_path):
+    flow = load(job.model)
+    named = zip(flow.encoding_.schema.columns, ("a,b", "c"), strict=True)
+    columns = tuple(dataclasses.replace(column, name=name) for column, name in named)
+    flow.form_, flow.encoding_ = Form("numpy"), Encoding(Schema(columns))
+    flow.save(tmp_path / "m.dpflow")
+    dpflows("sample", tmp_path / "m.dpflow", "--rows", 20, "--output", tmp_path / "s.csv")
+    assert list(pd.read_csv(tmp_path / "s.csv").columns) == ["a,b", "c"]
+    assert pd.read_csv(tmp_path / "s.csv")["a,b"].dtype == np.int64
+
+
+def test_score_keeps_the_order_of_the_rows(dpflows, job, tmp_path, monkeypatch):
+    monkeypatch.setattr("dpflows.cli.score.CHUNK", 70)
+    target = tmp_path / "g.csv"
+    code, out, err = dpflows("score", job.model, job.rows, "--output", target)
+    assert (code, err) == (0, "")
+    assert out == f"{NOTE}\nScores: {target}\n"
+    found = pd.read_csv(target)
+    assert list(found.columns) == ["log_density"]
+    expected = load(job.model).score_samples(pd.read_csv(job.rows))
+    np.testing.assert_allclose(found["log_density"], expected, rtol=1e-4)
+
+
+def test_scores_outside_the_bounds_and_as_json(dpflows, job, tmp_path):
+    (tmp_path / "t.csv").write_text("age,dose\n30,1.5\n30,10\n")
+    words = ("score", job.model, tmp_path / "t.csv", "--output", tmp_path / "g.parquet", "--json")
+    code, out, _ = dpflows(*words)
+    assert code == 0
+    assert json.loads(out)["internal"] is True
+    scores = pd.read_parquet(tmp_path / "g.parquet")["log_density"]
+    assert np.isfinite(scores[0])
+    assert scores[1] == -np.inf
+
+
+def test_scores_go_to_a_file_alone(refused, job):
+    assert "scores are private" in refused("score", job.model, job.rows)
+
+
+def test_certificate_in_words_and_for_machines(dpflows, job, tmp_path):
+    code, words, err = dpflows("certificate", job.model)
+    assert (code, err) == (0, "")
+    assert "Who is protected" in words
+    assert "age (integer), dose (continuous)" in words
+    document = json.loads(dpflows("certificate", job.model, "--json")[1])
+    keys = "epsilon delta neighbours accountant kind replace_one_epsilon events stamps versions"
+    assert {*keys.split(), "plan", "columns"} <= set(document)
+    assert document["columns"][0] == {"name": "age", "kind": "integer"}
+    assert document["is_private"] is True
+    assert document["plan"]["rows"] == 300
+    for name in ("c.json", "c.txt"):
+        shown = dpflows("certificate", job.model, "--output", tmp_path / name)[1]
+        assert shown == f"Certificate: {tmp_path / name}\n"
+    assert json.loads((tmp_path / "c.json").read_text()) == document
+    assert (tmp_path / "c.txt").read_text() == words
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        ("schema {rows} --output {bad}", "s.toml"),
+        ("fit {rows} --schema {schema} --epsilon 1 --output {bad}", "m.dpflow"),
+        ("sample {model} --rows 5 --output {bad}", "s.csv"),
+        ("score {model} {rows} --output {bad}", "g.csv"),
+        ("certificate {model} --output {bad}", "c.json"),
+    ],
+)
+def test_outputs_that_cannot_be_written_are_refused_at_once(refused, job, tmp_path, verb, name):
+    folder = tmp_path / f"folder-{name}"
+    folder.mkdir()
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / name)
+    (tmp_path / "plain").write_text("")
+    missing, beneath = tmp_path / "missing" / name, tmp_path / "plain" / name
+    odd = (folder, missing, beneath, tmp_path / "pipe" / name, tmp_path / "x.exe", f"a\0{name}")
+    for bad in odd:
+        words = verb.format(rows=job.rows, schema=job.schema, model=job.model, bad="BAD").split()
+        refused(*(bad if word == "BAD" else word for word in words))
+    left = sorted(path.name for path in tmp_path.rglob("*"))
+    assert left == sorted([folder.name, "pipe", name, "plain"])
+
+
+def test_no_verb_overwrites_what_it_reads(refused, job, tmp_path):
+    rows = tmp_path / "t.csv"
+    shutil.copy(job.rows, rows)
+    assert "must not be the file" in refused("score", job.model, rows, "--output", rows)
+    assert rows.read_bytes() == job.rows.read_bytes()
+    model = tmp_path / "m.dpflow"
+    said = refused(*_fit_words(job, tmp_path, "--checkpoint", model))
+    assert "checkpoint must not be the output" in said
+
+
+BAD_NUMBERS = [
+    *[("--epsilon", value) for value in ("-1", "0", "nan", "1e-300", "1e300")],
+    *[("--delta", value) for value in ("0", "nan", "1", "1e-320", "-1")],
+    *[("--steps", value) for value in ("0", "-5", str(10**30))],
+    *[("--batch-size", value) for value in ("0", "-1", "301", str(10**30))],
+    *[("--learning-rate", value) for value in ("-1", "nan", "inf")],
+    *[("--noise-multiplier", value) for value in ("0", "nan", "1e-9", "1e300", "-3")],
+    *[("--discover", value) for value in ("0", "1", "nan", "-1")],
+    *[(f"--{name}", "x") for name in ("accountant", "sampling", "neighbours", "architecture")],
+    ("--normalisation", "x"),
+    ("--accountant", "zcdp"),
+    ("--sampling", "shuffle"),
+]
+
+
+@pytest.mark.parametrize(("option", "value"), BAD_NUMBERS)
+def test_settings_that_no_run_could_use(refused, job, tmp_path, option, value):
+    refused("plan", "--schema", job.schema, "--rows", 300, "--epsilon", 1, option, value)
+    refused(*_fit_words(job, tmp_path, option, value))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("rows", ["0", "-4", "1", str(10**30), "many"])
+def test_numbers_of_rows_that_cannot_be(refused, job, tmp_path, rows):
+    refused("plan", "--schema", job.schema, "--epsilon", 1, "--rows", rows)
+    if rows in ("0", "-4", "many"):
+        refused("sample", job.model, "--rows", rows, "--output", tmp_path / "s.csv")
+        refused("sample", job.model, "--rows", 9, "--chunk", rows, "--output", tmp_path / "s.csv")
+    assert os.listdir(tmp_path) == []
+
+
+def test_kinds_that_no_estimator_models_yet(refused, job, tmp_path):
+    schema = tmp_path / "s.toml"
+    schema.write_text('[columns.sex]\nkind = "categorical"\ncategories = ["F", "M"]\n')
+    words = ("plan", "--schema", schema, "--rows", 300, "--epsilon", 1)
+    assert "not yet supported" in refused(*words)
+    said = refused("fit", job.rows, "--schema", schema, "--epsilon", 1, "--output", "m.dpflow")
+    assert "not yet supported" in said
