@@ -24,6 +24,7 @@ from dpflows.privacy.randomness import Entropy
 ABLATIONS = {
     "default": DEFAULT,
     "no gains": Recipe(gains=False),
+    "no scout": Recipe(scouting=False),
     "random start": Recipe(splitting=False),
     "no background": Recipe(background=1e-9),
     "global frame": None,
