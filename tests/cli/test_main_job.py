@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import json
 import os
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,11 @@ import pytest
 from dpflows.cli.fit import COUNT_WARNING
 from dpflows.cli.schema import WARNING
 from dpflows.cli.score import NOTE
+from dpflows.errors import InputError
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.persistence import load
 from dpflows.table import Encoding, Form, Schema
+from dpflows.training.loop import Progress
 
 SMALL = ["--steps", "3", "--architecture", "nsf", "--batch-size", "50"]
 
@@ -153,6 +154,19 @@ def test_fit_passes_every_setting_on(dpflows, job, tmp_path, untrained):
     assert passed["checkpoint"] == kept
 
 
+def test_a_terminal_shows_steps_and_epsilon(dpflows, job, tmp_path, monkeypatch):
+    def fit(self, X, *, callbacks, checkpoint):
+        callbacks.on_progress(Progress(3, 3, 1.0))
+        raise InputError("far enough")
+
+    monkeypatch.setattr(DPFlow, "fit", fit)
+    monkeypatch.setattr("dpflows.cli.fit.is_terminal", lambda: True)
+    code, out, err = dpflows(*_fit_words(job, tmp_path, *SMALL))
+    assert (code, out) == (2, "")
+    assert "3/3" in err
+    assert "epsilon 1.000" in err
+
+
 def test_fit_reads_files_without_header_and_with_extra_columns(
     dpflows, refused, job, tmp_path, untrained
 ):
@@ -281,78 +295,3 @@ def test_certificate_in_words_and_for_machines(dpflows, job, tmp_path):
         assert shown == f"Certificate: {tmp_path / name}\n"
     assert json.loads((tmp_path / "c.json").read_text()) == document
     assert (tmp_path / "c.txt").read_text() == words
-
-
-@pytest.mark.parametrize(
-    ("verb", "name"),
-    [
-        ("schema {rows} --output {bad}", "s.toml"),
-        ("fit {rows} --schema {schema} --epsilon 1 --output {bad}", "m.dpflow"),
-        ("sample {model} --rows 5 --output {bad}", "s.csv"),
-        ("score {model} {rows} --output {bad}", "g.csv"),
-        ("certificate {model} --output {bad}", "c.json"),
-    ],
-)
-def test_outputs_that_cannot_be_written_are_refused_at_once(refused, job, tmp_path, verb, name):
-    folder = tmp_path / f"folder-{name}"
-    folder.mkdir()
-    (tmp_path / "pipe").mkdir()
-    os.mkfifo(tmp_path / "pipe" / name)
-    (tmp_path / "plain").write_text("")
-    missing, beneath = tmp_path / "missing" / name, tmp_path / "plain" / name
-    odd = (folder, missing, beneath, tmp_path / "pipe" / name, tmp_path / "x.exe", f"a\0{name}")
-    for bad in odd:
-        words = verb.format(rows=job.rows, schema=job.schema, model=job.model, bad="BAD").split()
-        refused(*(bad if word == "BAD" else word for word in words))
-    left = sorted(path.name for path in tmp_path.rglob("*"))
-    assert left == sorted([folder.name, "pipe", name, "plain"])
-
-
-def test_no_verb_overwrites_what_it_reads(refused, job, tmp_path):
-    rows = tmp_path / "t.csv"
-    shutil.copy(job.rows, rows)
-    assert "must not be the file" in refused("score", job.model, rows, "--output", rows)
-    assert rows.read_bytes() == job.rows.read_bytes()
-    model = tmp_path / "m.dpflow"
-    said = refused(*_fit_words(job, tmp_path, "--checkpoint", model))
-    assert "checkpoint must not be the output" in said
-
-
-BAD_NUMBERS = [
-    *[("--epsilon", value) for value in ("-1", "0", "nan", "1e-300", "1e300")],
-    *[("--delta", value) for value in ("0", "nan", "1", "1e-320", "-1")],
-    *[("--steps", value) for value in ("0", "-5", str(10**30))],
-    *[("--batch-size", value) for value in ("0", "-1", "301", str(10**30))],
-    *[("--learning-rate", value) for value in ("-1", "nan", "inf")],
-    *[("--noise-multiplier", value) for value in ("0", "nan", "1e-9", "1e300", "-3")],
-    *[("--discover", value) for value in ("0", "1", "nan", "-1")],
-    *[(f"--{name}", "x") for name in ("accountant", "sampling", "neighbours", "architecture")],
-    ("--normalisation", "x"),
-    ("--accountant", "zcdp"),
-    ("--sampling", "shuffle"),
-]
-
-
-@pytest.mark.parametrize(("option", "value"), BAD_NUMBERS)
-def test_settings_that_no_run_could_use(refused, job, tmp_path, option, value):
-    refused("plan", "--schema", job.schema, "--rows", 300, "--epsilon", 1, option, value)
-    refused(*_fit_words(job, tmp_path, option, value))
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("rows", ["0", "-4", "1", str(10**30), "many"])
-def test_numbers_of_rows_that_cannot_be(refused, job, tmp_path, rows):
-    refused("plan", "--schema", job.schema, "--epsilon", 1, "--rows", rows)
-    if rows in ("0", "-4", "many"):
-        refused("sample", job.model, "--rows", rows, "--output", tmp_path / "s.csv")
-        refused("sample", job.model, "--rows", 9, "--chunk", rows, "--output", tmp_path / "s.csv")
-    assert os.listdir(tmp_path) == []
-
-
-def test_kinds_that_no_estimator_models_yet(refused, job, tmp_path):
-    schema = tmp_path / "s.toml"
-    schema.write_text('[columns.sex]\nkind = "categorical"\ncategories = ["F", "M"]\n')
-    words = ("plan", "--schema", schema, "--rows", 300, "--epsilon", 1)
-    assert "not yet supported" in refused(*words)
-    said = refused("fit", job.rows, "--schema", schema, "--epsilon", 1, "--output", "m.dpflow")
-    assert "not yet supported" in said

@@ -88,13 +88,18 @@ def _train(flow: "DPFlow", frame: Any, checkpoint: Path | None) -> None:
     from dpflows.training.odometer import Odometer
 
     plan = flow.plan(frame.num_rows)
-    if not sys.stderr.isatty():
+    if not is_terminal():
         flow.fit(frame, checkpoint=checkpoint)
         return
     spent = Odometer(plan)
     with output.progress("training", steps=plan.steps) as advance:
         watch = Callbacks(on_progress=lambda at: advance(at.step, spent(at.step)))
         flow.fit(frame, callbacks=watch, checkpoint=checkpoint)
+
+
+def is_terminal() -> bool:
+    """Whether somebody watches; progress would only litter a log."""
+    return sys.stderr.isatty()
 
 
 def _tell(flow: "DPFlow", model: Path, rows: int, *, by_rule: bool, as_json: bool) -> None:
