@@ -1,12 +1,12 @@
 """Values planted in cells appear in nothing that a job leaves or says.
 
 A planted value is sought as text, as the eight bytes of its float64 and as the four of its
-float32. Text has twelve digits or more, so that a chance hit among the few million bytes that
-are searched has a probability below 1e-3 for the integers and far less for the others; eight
-bytes never meet by chance. Four bytes do: values that were not planted were found in the
-five million bytes of compiled programs in about six of a hundred runs. A hit of four bytes
-therefore counts only if it comes back in three runs with fresh values, as a leak does: the
-false-alarm rate is about 3e-4.
+float32. Text has twelve digits or more, so that a chance hit in the digits that a job leaves
+has a probability below 1e-4; eight bytes do not meet by chance. Four bytes do: of a
+million values that were not planted, so many were found in the four million bytes of
+compiled programs and in the model that a thousand would meet in nine of a hundred runs. A
+hit of four bytes therefore counts only if there is one in three runs with fresh values, as
+there is with a leak: the false-alarm rate is about 7e-4.
 """
 
 import json
