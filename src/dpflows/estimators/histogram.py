@@ -56,7 +56,7 @@ def smallest_part(*, rows: int, noise: float) -> float:
         >>> smallest_part(rows=1_000_000, noise=10.0)
         2500.0
     """
-    return max(16 * noise, round(0.25 * rows ** (2 / 3), 6))
+    return max(20 * noise, round(0.25 * rows ** (2 / 3), 6))
 
 
 @final
