@@ -9,6 +9,7 @@ from flowjax.distributions import AbstractDistribution
 from jaxtyping import Float64
 
 from dpflows.errors import InputError
+from dpflows.estimators.frames import SHARE, Frames
 from dpflows.estimators.intake import Intake
 from dpflows.estimators.plans import ReleasePlan, affordable_noise
 from dpflows.estimators.released import Arrays, ReleasedEstimator
@@ -18,10 +19,7 @@ from dpflows.privacy.events import GaussianEvent
 from dpflows.privacy.mechanisms.covariances import SecondMoments, Weights, noisy_covariance
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.schema import Schema
-from dpflows.training.normalising import Normalisation, plan_normalisation
 
-#: The part of the squared Gaussian budget that finds each column's frame.
-FRAME_SHARE = 0.1
 _PURPOSE = "covariance"
 _LEAST = 1e-4
 
@@ -31,7 +29,7 @@ class DPGaussian(ReleasedEstimator):
     """A single Gaussian with a private mean and covariance, cut off at the bounds.
 
     The box may be far wider than the data, so a small share of the budget first finds a
-    frame for each column, in three rounds of noisy moments. Rows in that frame are
+    frame for each column, in six rounds of noisy moments. Rows in that frame are
     shortened to a public radius, and one release gives their count, sums and second
     moments. Correlations are shrunk towards zero by as much of their size as the noise
     explains, and no direction is given a smaller variance than the noise could hide.
@@ -89,7 +87,7 @@ class DPGaussian(ReleasedEstimator):
         columns = told.count(columns)
         radius = self._radius(columns)
         unit = Weights.best(radius=radius, columns=columns).sensitivity
-        frames = self._frames(rows, columns)
+        frames = Frames.planned(budget, columns=columns)
         noise, releases = affordable_noise(
             budget,
             lambda level: GaussianEvent(noise=level, sensitivity=unit, purpose=_PURPOSE),
@@ -102,7 +100,7 @@ class DPGaussian(ReleasedEstimator):
             rows=rows,
             columns=columns,
             releases=releases,
-            details={"noise": noise, "radius": radius, "frame_share": FRAME_SHARE},
+            details={"noise": noise, "radius": radius, "frame_share": SHARE},
             seconds=2 + 4e-9 * rows * (columns + 5) ** 2,
             megabytes=10 + 2e-5 * rows * columns**2,
         )
@@ -111,7 +109,7 @@ class DPGaussian(ReleasedEstimator):
         self, intake: Intake, plan: ReleasePlan, entropy: Entropy
     ) -> tuple[Normaliser, Arrays]:
         box = (intake.encoding.low, intake.encoding.high)
-        frames = self._frames(plan.rows, plan.columns)
+        frames = Frames.planned(plan.budget, columns=plan.columns)
         frame = frames.find(intake.rows, *box, entropy=entropy)
         found = noisy_covariance(
             frame.apply(intake.rows),
@@ -137,11 +135,6 @@ class DPGaussian(ReleasedEstimator):
         if not (math.isfinite(self.radius) and self.radius > 0):
             raise InputError(f"radius must be positive and finite, or None; got {self.radius}")
         return float(self.radius)
-
-    def _frames(self, rows: int, columns: int) -> Normalisation:
-        return plan_normalisation(
-            "moments", self._budget(), rows=rows, columns=columns, share=FRAME_SHARE
-        )
 
 
 def shrunk_factor(found: SecondMoments) -> Float64[np.ndarray, "columns columns"]:
