@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpflows.cli.fit import COUNT_WARNING
 from dpflows.cli.schema import WARNING
 from dpflows.cli.score import NOTE
 from dpflows.errors import InputError
@@ -183,25 +182,13 @@ def test_fit_reads_files_without_header_and_with_extra_columns(
         assert table.to_pydict() == {"age": [30.0, 40.0], "dose": [1.5, 2.5]}
 
 
-def test_the_rule_for_delta_needs_a_public_number_of_rows(refused, job, tmp_path):
-    said = refused(*_fit_words(job, tmp_path, "--neighbours", "add-remove"))
-    assert "delta must be given" in said
+def test_hiding_the_number_of_rows_is_refused(refused, job, tmp_path):
     words = ("plan", "--schema", job.schema, "--rows", 300, "--epsilon", 1)
-    assert "delta must be given" in refused(*words, "--neighbours", "add-remove")
-
-
-def test_add_remove_never_shows_the_number_of_rows(dpflows, job, tmp_path):
-    rows = tmp_path / "t.csv"
-    lines = job.rows.read_text().splitlines()
-    rows.write_text("\n".join([*lines, *lines[1:218]]) + "\n")  # 517 rows
-    more = ("--neighbours", "add-remove", "--delta", "1e-6", *SMALL)
-    code, out, err = dpflows(*_fit_words(job, tmp_path, *more, rows=rows))
-    assert code == 0
-    assert COUNT_WARNING in out
-    certificate = dpflows("certificate", tmp_path / "m.dpflow", "--json")[1]
-    assert "add-remove" in certificate
-    for shown in (out.replace(str(tmp_path), ""), err, certificate):
-        assert "517" not in shown
+    for said in (
+        refused(*_fit_words(job, tmp_path, "--neighbours", "add-remove")),
+        refused(*words, "--neighbours", "add-remove"),
+    ):
+        assert "neighbours must be zero-out or replace-one" in said
 
 
 def test_a_stamp_is_the_first_thing_that_is_shown(dpflows, job, tmp_path):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
+from flowjax.distributions import Normal
 
 from dpflows.errors import InputError
 from dpflows.flows import ARCHITECTURES, Architecture, gaussian
@@ -90,3 +91,12 @@ def test_different_keys_give_different_flows():
     one, two = (shape.build(2, key=jr.key(seed)) for seed in (0, 1))
     x = jnp.array([1.0, -1.0])
     assert float(one.log_prob(x)) != float(two.log_prob(x))
+
+
+@pytest.mark.parametrize("blocks", [2, 3])
+@pytest.mark.parametrize("name", ["maf", "nsf", "realnvp", "glow", "nice"])
+def test_a_fresh_flow_is_near_its_base_column_by_column(name, blocks):
+    base = Normal(jnp.array([5.0, -5.0, 0.0]), jnp.array([0.5, 1.0, 2.0]))
+    flow = Architecture(name, width=8, blocks=blocks).build(3, key=jr.key(0), base=base)
+    rows = base.sample(jr.key(1), (200,))
+    assert jnp.abs(flow.log_prob(rows) - base.log_prob(rows)).max() < 1.5

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dpflows.cli import output
-from dpflows.cli.settings import AsJson, ModelFile, is_count_public, require_target
+from dpflows.cli.settings import AsJson, ModelFile, require_target
 
 
 def certificate(
@@ -37,26 +37,15 @@ def certificate(
 
 
 def describe(fitted: Any) -> dict[str, Any]:
-    """The certificate as plain JSON: released and public facts alone.
-
-    Guarantee:
-        The number of rows is left out where rows may be added or removed.
-    """
+    """The certificate as plain JSON: released and public facts alone."""
     promise = fitted.guarantee_
-    document = promise.to_dict() | {
+    return promise.to_dict() | {
         "is_private": promise.is_private,
         "statement": promise.privacy_statement(),
         "estimator": type(fitted).__name__,
         "columns": [{"name": c.name, "kind": c.kind} for c in fitted.encoding_.schema.columns],
         "plan": fitted.plan_.to_dict(),
     }
-    return document if is_count_public(promise.neighbours) else _without_rows(document)
-
-
-def _without_rows(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_rows(part) for key, part in value.items() if key != "rows"}
-    return [_without_rows(part) for part in value] if isinstance(value, list) else value
 
 
 def in_words(document: dict[str, Any]) -> str:

@@ -13,13 +13,6 @@ from dpflows.errors import InputError
 if TYPE_CHECKING:
     from dpflows.estimators.flow import DPFlow
 
-#: Rows in the suggested next command where the table's own number must not be shown.
-SUGGESTED_ROWS = 1000
-COUNT_WARNING = (
-    "The model file records the number of rows, which add-remove neighbours keep private: "
-    "release samples and the certificate, and keep the file."
-)
-
 
 def fit(
     rows: settings.RowsFile,
@@ -60,7 +53,7 @@ def fit(
     _require_targets(model, checkpoint, rows)
     declared = settings.read_schema(schema, discover)
     frame = _read(rows, declared, drop_extra=drop_extra, no_header=no_header)
-    settled = settings.settle_delta(delta, frame.num_rows, neighbours)
+    settled = settings.settle_delta(delta, frame.num_rows)
     budget = {"epsilon": epsilon, "delta": settled, "neighbours": neighbours}
     flow = settings.make_flow(declared, **budget, **given)
     _train(flow, frame, checkpoint)
@@ -104,8 +97,7 @@ def is_terminal() -> bool:
 
 def _tell(flow: "DPFlow", model: Path, rows: int, *, by_rule: bool, as_json: bool) -> None:
     promise = flow.guarantee_
-    shown = rows if settings.is_count_public(promise.neighbours) else SUGGESTED_ROWS
-    command = f"dpflows sample {model} --rows {shown} --output synthetic.csv"
+    command = f"dpflows sample {model} --rows {rows} --output synthetic.csv"
     rule = settings.DELTA_RULE if by_rule else None
     if as_json:
         output.print_json(_result(flow, model) | {"delta_rule": rule, "next": command})
@@ -115,8 +107,6 @@ def _tell(flow: "DPFlow", model: Path, rows: int, *, by_rule: bool, as_json: boo
         output.say(screen, f"Guarantee: {line}")
     if rule:
         output.say(screen, f"Delta by the public rule: {rule}.")
-    if not settings.is_count_public(promise.neighbours):
-        output.say(screen, f"WARNING: {COUNT_WARNING}")
     output.say(screen, f"Model: {model}")
     output.say(screen, f"Next: {command}")
 
@@ -125,10 +115,5 @@ def _result(flow: "DPFlow", model: Path) -> dict[str, Any]:
     from dpflows.cli.certificate import describe
 
     facts = describe(flow)
-    is_public = settings.is_count_public(flow.guarantee_.neighbours)
     names = [*flow.guarantee_.to_dict(), "is_private"]
-    return {
-        "file": str(model),
-        "guarantee": {name: facts[name] for name in names},
-        "warnings": [] if is_public else [COUNT_WARNING],
-    }
+    return {"file": str(model), "guarantee": {name: facts[name] for name in names}}

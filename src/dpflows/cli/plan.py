@@ -37,7 +37,7 @@ def plan(
     flow = settings.make_flow(
         declared,
         epsilon=epsilon,
-        delta=settings.settle_delta(delta, rows, neighbours),
+        delta=settings.settle_delta(delta, rows),
         neighbours=neighbours,
         accountant=accountant,
         sampling=sampling,

@@ -40,9 +40,7 @@ SchemaFile = Annotated[
 ]
 Epsilon = Annotated[float, typer.Option(help="Total budget; inf for no privacy.")]
 Delta = Annotated[float | None, typer.Option(help="Else the smaller of 1e-6 and 1 / (10 rows).")]
-Neighbours = Annotated[
-    str, typer.Option(show_default=False, help="Else zero-out; add-remove, replace-one.")
-]
+Neighbours = Annotated[str, typer.Option(show_default=False, help="zero-out, or replace-one.")]
 Accountant = Annotated[str | None, typer.Option(help="Who prices the run; else pld.")]
 Sampling = Annotated[str | None, typer.Option(help="poisson or uniform batches.")]
 Architecture = Annotated[str | None, typer.Option(help="A family of flows, such as nsf or maf.")]
@@ -73,25 +71,14 @@ def read_schema(path: Path, discover: float | None) -> "Schema":
     return schema
 
 
-def settle_delta(delta: float | None, rows: int, neighbours: str) -> float:
-    """The given delta, or the public rule's.
-
-    Guarantee:
-        The rule reads the number of rows, which is private where rows may be added or
-        removed. There delta must be given.
+def settle_delta(delta: float | None, rows: int) -> float:
+    """The given delta, or the public rule's; the number of rows is public.
 
     Example:
-        >>> settle_delta(None, 1_000_000, "zero-out")
+        >>> settle_delta(None, 1_000_000)
         1e-07
     """
-    if delta is not None:
-        return delta
-    if neighbours == "add-remove":
-        raise InputError(
-            "delta must be given with --neighbours add-remove: its default would read the number "
-            "of rows, which is private there; try --delta 1e-6"
-        )
-    return min(LARGEST_DELTA, 1 / (10 * max(rows, 1)))
+    return min(LARGEST_DELTA, 1 / (10 * max(rows, 1))) if delta is None else delta
 
 
 def check_limits(**given: Any) -> None:
@@ -128,11 +115,6 @@ def promised(plan: "Plan", schema: "Schema") -> "Guarantee":
     read = (VALUES_READ_STAMP,) if schema.values_read else ()
     unlimited = () if plan.is_private else (NON_PRIVATE_STAMP,)
     return plan.guarantee(stamps=(*read, *unlimited))
-
-
-def is_count_public(neighbours: str) -> bool:
-    """Whether the number of rows may be shown."""
-    return neighbours != "add-remove"
 
 
 def require_target(path: Path, endings: tuple[str, ...], *, source: Path | None = None) -> None:

@@ -174,6 +174,11 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     def _budget(self) -> Budget:
         check_choice("neighbours", self.neighbours, NEIGHBOURS)
+        if self.neighbours == "add-remove":
+            raise InputError(
+                "neighbours must be zero-out or replace-one: a fit publishes the number of rows "
+                "in its plan, which add-remove would have to hide"
+            )
         return Budget(self.epsilon, self.delta, cast(Neighbours, self.neighbours))
 
     def _entropy(self) -> Entropy:

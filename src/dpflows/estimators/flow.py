@@ -8,20 +8,20 @@ import numpy as np
 
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.intake import Declarations, Intake
+from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.estimators.parameters import (
     fresh_model,
     parameter_arrays,
     require_room,
     with_parameters,
 )
+from dpflows.estimators.preparing import Beginning, Preparation, Prepared, prepare
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.density import Defended
-from dpflows.flows.normalisers import Normaliser, normaliser_from
+from dpflows.flows.normalisers import Normaliser
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
-from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.defaults import defaults_for
@@ -33,7 +33,6 @@ from dpflows.training.initialising import (
     plan_initialisation,
 )
 from dpflows.training.loop import Callbacks
-from dpflows.training.normalising import Normalisation, plan_normalisation
 from dpflows.training.plan import Plan, Settings, make_plan
 
 
@@ -49,6 +48,14 @@ class DPFlow(DensityEstimator):
             per column. Rows beyond them are moved to the nearest bound.
         discover: The share of epsilon that may find bounds where none are declared.
         neighbours: Which change of one person's data is hidden.
+        prior: What the flow starts from: ``None`` for a Gaussian, ``"mixture"`` for a
+            mixture fitted with a share of the budget, a fitted ``DPGaussianMixture``,
+            or ``"auto"`` to let a public rule of rows, columns and budget decide.
+        prior_share: The part of the squared Gaussian budget for a ``"mixture"``; all of
+            it leaves the mixture as it is.
+        prior_is_public: Whether a given prior was fitted to other people's public rows.
+            If not, its own cost is part of this release.
+        trainable_prior: Whether training may move the prior.
         normalisation: How columns are brought to comparable units inside the budget:
             ``histograms``, ``moments`` or ``bounds``.
         architecture: A family by name, an ``Architecture``, or ``None`` for the rule.
@@ -88,6 +95,10 @@ class DPFlow(DensityEstimator):
         bounds: Any = None,
         discover: float | None = None,
         neighbours: str = "zero-out",
+        prior: str | DPGaussianMixture | None = None,
+        prior_share: float = 0.5,
+        prior_is_public: bool = False,
+        trainable_prior: bool = False,
         normalisation: str = "histograms",
         architecture: str | Architecture | None = None,
         initialisation: str = "identity",
@@ -110,6 +121,10 @@ class DPFlow(DensityEstimator):
         self.bounds = bounds
         self.discover = discover
         self.neighbours = neighbours
+        self.prior = prior
+        self.prior_share = prior_share
+        self.prior_is_public = prior_is_public
+        self.trainable_prior = trainable_prior
         self.normalisation = normalisation
         self.architecture = architecture
         self.initialisation = initialisation
@@ -146,7 +161,7 @@ class DPFlow(DensityEstimator):
         )
         before = (
             *told.events(budget, columns),
-            *self._normalisation(rows, columns).events,
+            *self._preparation(rows, columns).events,
             *self._initialisation(rows, columns).events,
         )
         return make_plan(
@@ -155,6 +170,7 @@ class DPFlow(DensityEstimator):
             columns=columns,
             settings=settings,
             before=before if budget.is_private else (),
+            train=self._beginning().share(budget, rows=rows, columns=columns) < 1,
         )
 
     def fit(
@@ -178,10 +194,13 @@ class DPFlow(DensityEstimator):
         table = told.read(X)
         plan = self.plan(table.rows, len(table.schema.columns))
         checkpoints = None if checkpoint is None else Checkpoints(Path(checkpoint), plan)
-        intake, normaliser = self._prepare(told, table, checkpoints, entropy)
-        rows = normaliser.apply(intake.rows)
+        preparation = self._preparation(table.rows, len(table.schema.columns))
+        intake, prepared = prepare(
+            preparation, told, table, self._budget(), checkpoints=checkpoints, entropy=entropy
+        )
+        rows = prepared.normaliser.apply(intake.rows)
         model = fit_model(
-            self._start(plan, intake.encoding, normaliser, rows, checkpoints, entropy),
+            self._start(plan, intake.encoding, prepared, rows, checkpoints, entropy),
             rows,
             plan,
             entropy=entropy,
@@ -189,49 +208,33 @@ class DPFlow(DensityEstimator):
             checkpoints=checkpoints,
             known_to_taps=True,
         )
-        self._release(intake, plan, model, normaliser, entropy)
+        self.prepared_ = prepared
+        self._release(intake, plan, model, prepared.normaliser, entropy)
         if checkpoints is not None:
             checkpoints.remove()
         return self
-
-    def _prepare(
-        self, told: Declarations, table: Table, checkpoints: Checkpoints | None, entropy: Entropy
-    ) -> tuple[Intake, Normaliser]:
-        """Bounds and normaliser: bought now, or taken from an earlier start of this run."""
-        kept = None if checkpoints is None else checkpoints.before()
-        found = None if kept is None else Schema.from_dict(kept[0]["schema"])
-        intake = told.take_in(table, self._budget(), entropy, found=found)
-        box = (intake.encoding.low, intake.encoding.high)
-        normaliser = (
-            self._normalisation(*intake.rows.shape).find(intake.rows, *box, entropy=entropy)
-            if kept is None
-            else normaliser_from(kept[1])
-        )
-        if checkpoints is not None:
-            schema = intake.encoding.schema.to_dict()
-            checkpoints.remember({"schema": schema}, normaliser.arrays())
-        return intake, normaliser
 
     def _start(
         self,
         plan: Plan,
         encoding: Encoding,
-        normaliser: Normaliser,
+        prepared: Prepared,
         rows: np.ndarray,
         checkpoints: Checkpoints | None,
         entropy: Entropy,
     ) -> Defended:
         """An untrained model; one that goes on from a checkpoint needs no start of its own."""
         key = entropy.key("initialisation")
-        model = fresh_model(plan.architecture, normaliser, encoding.low, encoding.high, key)
-        if checkpoints is not None and checkpoints.path.exists():
+        model = fresh_model(plan, prepared, encoding, key, trainable_prior=self.trainable_prior)
+        if plan.steps == 0 or (checkpoints is not None and checkpoints.path.exists()):
             return model
         start = self._initialisation(*rows.shape).start(model.flow, rows, entropy=entropy)
         return Defended(start, model.background)
 
     def _describe_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Released parameters and public settings."""
-        return {"plan": self.plan_.to_dict()}, parameter_arrays(self.density_.model)
+        header = {"plan": self.plan_.to_dict(), "trainable_prior": self.trainable_prior}
+        return header, self.prepared_.arrays() | parameter_arrays(self.density_.model)
 
     @classmethod
     def _rebuild(
@@ -245,9 +248,11 @@ class DPFlow(DensityEstimator):
         """Rebuild the flow and put the released parameters into it."""
         budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
         plan = Plan.from_dict(header["plan"], budget)
-        require_room(plan.architecture, len(encoding.low), arrays)
-        box = (encoding.low, encoding.high)
-        template = fresh_model(plan.architecture, normaliser, *box, np.zeros(2, np.uint32))
+        if plan.steps > 0:
+            require_room(plan.architecture, len(encoding.low), arrays)
+        prepared, trainable = Prepared.from_arrays(arrays), bool(header["trainable_prior"])
+        key = np.zeros(2, np.uint32)
+        template = fresh_model(plan, prepared, encoding, key, trainable_prior=trainable)
         estimator = cls(
             epsilon=guarantee.epsilon,
             delta=guarantee.delta,
@@ -255,12 +260,23 @@ class DPFlow(DensityEstimator):
             neighbours=guarantee.neighbours,
             architecture=plan.architecture,
             accountant=guarantee.accountant,
+            trainable_prior=trainable,
         )
-        estimator.plan_ = plan
+        estimator.plan_, estimator.prepared_ = plan, prepared
         return estimator, with_parameters(template, arrays)
 
-    def _normalisation(self, rows: int, columns: int) -> Normalisation:
-        return plan_normalisation(self.normalisation, self._budget(), rows=rows, columns=columns)
+    def _preparation(self, rows: int, columns: int) -> Preparation:
+        budget = self._budget()
+        return self._beginning().preparation(
+            budget,
+            rows=rows,
+            columns=columns,
+            accountant=self.accountant,
+            before=self._declarations().events(budget, columns),
+        )
+
+    def _beginning(self) -> Beginning:
+        return Beginning(self.prior, self.prior_share, self.prior_is_public, self.normalisation)
 
     def _initialisation(self, rows: int, columns: int) -> Initialisation:
         budget = self._budget()
@@ -270,7 +286,7 @@ class DPFlow(DensityEstimator):
 
     def _stamps(self) -> tuple[str, ...]:
         formula = (PAPER_STAMP,) if self.initialisation == PAPER_FORMULA else ()
-        return (*formula, *super()._stamps())
+        return (*formula, *self._beginning().stamps, *super()._stamps())
 
     def _architecture(self) -> Architecture | None:
         chosen = self.architecture

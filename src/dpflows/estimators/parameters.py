@@ -6,25 +6,34 @@ import numpy as np
 
 from dpflows.errors import InputError
 from dpflows.estimators.persistence import fill
+from dpflows.estimators.preparing import Prepared
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.base import uniform_box
 from dpflows.flows.density import Defended
-from dpflows.flows.normalisers import Normaliser
+from dpflows.table.encoding import Encoding
+from dpflows.training.plan import Plan
 from dpflows.training.taps import take_apart
 
 
 def fresh_model(
-    architecture: Architecture,
-    normaliser: Normaliser,
-    low: np.ndarray,
-    high: np.ndarray,
+    plan: Plan,
+    prepared: Prepared,
+    encoding: Encoding,
     key_words: np.ndarray,
+    *,
+    trainable_prior: bool = False,
 ) -> Defended:
-    """An untrained flow over a box, defended by the uniform background on that box."""
-    key = jax.random.wrap_key_data(jnp.asarray(key_words))
-    flow = architecture.build(len(low), key=key)
-    corners = (normaliser.apply(corner[None])[0] for corner in (low, high))
-    return Defended(flow, uniform_box(*(corner.tolist() for corner in corners)))
+    """An untrained flow over a box, defended by the uniform background on that box.
+
+    Where the plan trains nothing, the prior itself stands in for the flow.
+    """
+    base = prepared.base(trainable=trainable_prior)
+    if plan.steps > 0 or base is None:
+        key = jax.random.wrap_key_data(jnp.asarray(key_words))
+        base = plan.architecture.build(len(encoding.low), key=key, base=base)
+    box = (encoding.low, encoding.high)
+    corners = (prepared.normaliser.apply(corner[None])[0] for corner in box)
+    return Defended(base, uniform_box(*(corner.tolist() for corner in corners)))
 
 
 def require_room(architecture: Architecture, columns: int, arrays: dict[str, np.ndarray]) -> None:

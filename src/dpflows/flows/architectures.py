@@ -135,10 +135,15 @@ class Architecture:
             base: Latent distribution of shape ``(dim,)``; a standard Gaussian if None.
         """
         _require_count("dim", dim, _MOST_COLUMNS)
-        base = gaussian(dim) if base is None else base
-        if base.shape != (dim,):
+        if base is not None and base.shape != (dim,):
             raise InputError(f"base must have shape ({dim},), got {base.shape}")
-        return Transformed(base, _assemble_at_once(self, dim, key))
+        return Transformed(self._facing(base, dim), _assemble_at_once(self, dim, key))
+
+    def _facing(self, base: AbstractDistribution | None, dim: int) -> AbstractDistribution:
+        """The base as the last block sees it: every block turns the columns' order round."""
+        if base is None:
+            return gaussian(dim)
+        return Transformed(base, _reverse(dim)) if self.blocks % 2 else base
 
     def size(self, dim: int) -> int:
         """How many numbers such a flow over ``dim`` columns holds, without building it.

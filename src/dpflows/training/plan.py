@@ -75,7 +75,7 @@ class Plan(Spending):
     @property
     def events(self) -> tuple[Event, ...]:
         """Every release the plan makes: what was paid before training, then training."""
-        if not self.is_private:
+        if not self.is_private or self.steps == 0:
             return self.before
         steps = self.batches.event(steps=self.steps, noise_multiplier=self.noise_multiplier)
         return (*self.before, steps)
@@ -136,6 +136,7 @@ def make_plan(
     columns: int,
     settings: Settings | None = None,
     before: Sequence[Event] = (),
+    train: bool = True,
 ) -> Plan:
     """Turn a budget and a table's shape into a frozen plan.
 
@@ -145,6 +146,7 @@ def make_plan(
         columns: Number of columns.
         settings: What the caller fixed.
         before: What is spent before training, inside the same budget.
+        train: Whether to train at all, where ``before`` may have spent everything.
     """
     _require_shape(rows, columns)
     settings = settings or Settings()
@@ -152,7 +154,9 @@ def make_plan(
     batches = make_batches(
         settings.sampling, rows=rows, batch_size=_given(settings.batch_size, rule.batch_size)
     )
-    steps, noise = _steps_and_noise(budget, settings, rule, batches, tuple(before))
+    steps, noise = (
+        _steps_and_noise(budget, settings, rule, batches, tuple(before)) if train else (0, 0.0)
+    )
     return Plan(
         budget=budget,
         rows=rows,

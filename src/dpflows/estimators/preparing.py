@@ -1,0 +1,259 @@
+"""What happens between the rows and the flow: a normaliser, or a prior that brings its own.
+
+A prior is a mixture of Gaussians that the flow starts from and refines. It is fitted with
+a share of the budget, or given. Its own location and spread then normalise the columns,
+which costs nothing more.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from flowjax.distributions import AbstractDistribution
+from jaxtyping import Float
+from sklearn.utils.validation import check_is_fitted
+
+from dpflows.errors import InputError
+from dpflows.estimators.intake import Declarations, Intake
+from dpflows.estimators.mixture import DPGaussianMixture
+from dpflows.flows.base import gaussian_mixture
+from dpflows.flows.normalisers import Normaliser, Scaling, normaliser_from
+from dpflows.mixtures.local import fit_local
+from dpflows.mixtures.mixture import Mixture
+from dpflows.mixtures.schedule import MixturePlan, plan_mixture
+from dpflows.privacy.events import Event, check_choice
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.reading import Table
+from dpflows.table.schema import Schema
+from dpflows.training.checkpoints import Checkpoints
+from dpflows.training.defaults import prior_share
+from dpflows.training.normalising import Normalisation, plan_normalisation
+
+_MARK = "prior-"
+
+Rows = Float[np.ndarray, "rows columns"]
+Vector = Float[np.ndarray, " columns"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What the flow is built on.
+
+    Attributes:
+        normaliser: From the rows' units to the flow's.
+        prior: The flow's base in normalised units; a standard Gaussian if None.
+
+    Example:
+        >>> prepared = Prepared(Scaling.identity(2), None)
+        >>> Prepared.from_arrays(prepared.arrays()).base() is None
+        True
+    """
+
+    normaliser: Normaliser
+    prior: Mixture | None
+
+    def base(self, *, trainable: bool = False) -> AbstractDistribution | None:
+        """The prior as the base of a flow."""
+        if self.prior is None:
+            return None
+        mixture = self.prior
+        return gaussian_mixture(
+            mixture.weights, mixture.means, mixture.factors, trainable=trainable
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What ``from_arrays`` needs."""
+        parts = {} if self.prior is None else dataclasses.asdict(self.prior)
+        return self.normaliser.arrays() | {_MARK + name: a for name, a in parts.items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> "Prepared":
+        """Build again what ``arrays`` described; the content may be hostile."""
+        parts = {n.removeprefix(_MARK): a for n, a in arrays.items() if n.startswith(_MARK)}
+        return cls(normaliser_from(arrays), Mixture(**parts) if parts else None)
+
+
+class Preparation(abc.ABC):
+    """A planned way to prepare.
+
+    Guarantee:
+        ``find`` releases exactly ``events``; they are known before a row is read.
+    """
+
+    @property
+    @abc.abstractmethod
+    def events(self) -> tuple[Event, ...]:
+        """What it costs."""
+
+    @abc.abstractmethod
+    def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Prepared:
+        """Prepare for rows inside the public box."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WithoutPrior(Preparation):
+    """A normaliser alone."""
+
+    way: Normalisation
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What the normaliser costs."""
+        return self.way.events
+
+    def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Prepared:
+        """Find the normaliser."""
+        return Prepared(self.way.find(rows, low, high, entropy=entropy), None)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PrivatePrior(Preparation):
+    """A mixture fitted with a share of the budget.
+
+    Guarantee:
+        The mixture's releases and nothing else.
+    """
+
+    plan: MixturePlan
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What the mixture costs."""
+        return self.plan.events
+
+    def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Prepared:
+        """Fit the mixture in the cube, then look at the columns through its eyes."""
+        cube = Scaling((low + high) / 2, (high - low) / 2)
+        mixture = fit_local(cube.apply(rows), self.plan, entropy=entropy)
+        return seen_through(mixture.scaled(cube.scale, cube.shift))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class GivenPrior(Preparation):
+    """A mixture that is there already, in the rows' units.
+
+    Attributes:
+        mixture: The prior.
+        spent: What fitting it cost the same people.
+    """
+
+    mixture: Mixture
+    spent: tuple[Event, ...]
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What it cost already."""
+        return self.spent
+
+    def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Prepared:
+        """Look at the columns through the given mixture."""
+        if self.mixture.means.shape[1] != len(low):
+            raise InputError(f"prior must have {len(low)} columns, as the rows do")
+        return seen_through(self.mixture)
+
+
+def seen_through(mixture: Mixture) -> Prepared:
+    """Standardise columns by a mixture's own mean and deviation.
+
+    Example:
+        >>> mixture = Mixture(np.ones(1), np.full((1, 1), 5.0), np.full((1, 1, 1), 2.0))
+        >>> prepared = seen_through(mixture)
+        >>> prepared.normaliser.arrays()["shift"].tolist(), prepared.prior.means.tolist()
+        ([5.0], [[0.0]])
+    """
+    kept = mixture.weights > 0
+    weights = mixture.weights[kept] / mixture.weights[kept].sum()
+    means, factors = mixture.means[kept], mixture.factors[kept]
+    centre = weights @ means
+    within = np.einsum("kij,kij->ki", factors, factors)
+    spread = np.sqrt(weights @ (within + (means - centre) ** 2))
+    moved = Mixture(weights, means, factors).scaled(1 / spread, -centre / spread)
+    return Prepared(Scaling(centre, spread), moved)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+    """What a caller said about prior and normaliser.
+
+    Attributes:
+        prior: ``None``, ``"auto"``, ``"mixture"`` or a fitted ``DPGaussianMixture``.
+        prior_share: The part of the squared Gaussian budget for a ``"mixture"``.
+        is_public: Whether a given prior was fitted to public rows.
+        normalisation: The way to normalise without a prior.
+    """
+
+    prior: str | DPGaussianMixture | None
+    prior_share: float
+    is_public: bool
+    normalisation: str
+
+    def share(self, budget: Budget, *, rows: int, columns: int) -> float:
+        """The part of the squared Gaussian budget that fits a prior."""
+        if self.prior is None or isinstance(self.prior, DPGaussianMixture):
+            return 0.0
+        check_choice("prior", str(self.prior), ("auto", "mixture"))
+        if self.prior == "auto":
+            return prior_share(budget, rows=rows, columns=columns)
+        if not 0 < self.prior_share <= 1:
+            raise InputError(f"prior_share must be in (0, 1], got {self.prior_share}")
+        return self.prior_share
+
+    def preparation(
+        self, budget: Budget, *, rows: int, columns: int, accountant: str, before: Sequence[Event]
+    ) -> Preparation:
+        """The prior, or the normaliser where there is none."""
+        if isinstance(self.prior, DPGaussianMixture):
+            return self._given(self.prior)
+        share = self.share(budget, rows=rows, columns=columns)
+        if share == 0:
+            way = plan_normalisation(self.normalisation, budget, rows=rows, columns=columns)
+            return WithoutPrior(way)
+        plan = plan_mixture(
+            budget, rows=rows, columns=columns, accountant=accountant, before=before, share=share
+        )
+        return PrivatePrior(plan)
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        """What a given prior carries, unless its rows are public."""
+        is_ours = isinstance(self.prior, DPGaussianMixture) and not self.is_public
+        return self.prior.guarantee_.stamps if is_ours else ()  # type: ignore[union-attr]
+
+    def _given(self, fitted: DPGaussianMixture) -> GivenPrior:
+        check_is_fitted(fitted, "density_")
+        cube, parts = fitted.density_.normaliser.arrays(), fitted.parameters_
+        weights = parts["weights"] / parts["weights"].sum()
+        mixture = Mixture(weights, parts["means"], parts["factors"])
+        spent = () if self.is_public else fitted.guarantee_.events
+        return GivenPrior(mixture.scaled(cube["scale"], cube["shift"]), spent)
+
+
+def prepare(
+    preparation: Preparation,
+    told: Declarations,
+    table: Table,
+    budget: Budget,
+    *,
+    checkpoints: Checkpoints | None,
+    entropy: Entropy,
+) -> tuple[Intake, Prepared]:
+    """Bounds, normaliser and prior: bought now, or taken from an earlier start of this run."""
+    kept = None if checkpoints is None else checkpoints.before()
+    found = None if kept is None else Schema.from_dict(kept[0]["schema"])
+    intake = told.take_in(table, budget, entropy, found=found)
+    box = (intake.encoding.low, intake.encoding.high)
+    if kept is None:
+        prepared = preparation.find(intake.rows, *box, entropy=entropy)
+    else:
+        prepared = Prepared.from_arrays(kept[1])
+    if checkpoints is not None:
+        checkpoints.remember({"schema": intake.encoding.schema.to_dict()}, prepared.arrays())
+    return intake, prepared
