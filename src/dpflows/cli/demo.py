@@ -23,9 +23,8 @@ def demo(
     screen = output.console(quiet=json)
     rng = np.random.default_rng()
     train, test = (generate("pinwheel", rows, rng=rng) for rows in (ROWS, TEST_ROWS))
-    flow = DPFlow(
-        epsilon=EPSILON, delta=DELTA, bounds=(DATASETS["pinwheel"].low, DATASETS["pinwheel"].high)
-    )
+    box = (DATASETS["pinwheel"].low, DATASETS["pinwheel"].high)
+    flow = DPFlow(epsilon=EPSILON, delta=DELTA, bounds=box, prior=None)
     screen.print(f"Fitting a private flow to {ROWS:,} rows of the pinwheel ...")
     _fit(flow, train, quiet=json)
     files = _leave(flow, train, folder)

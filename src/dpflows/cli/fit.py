@@ -23,6 +23,7 @@ def fit(
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
     sampling: settings.Sampling = None,
+    prior: settings.Prior = None,
     architecture: settings.Architecture = None,
     normalisation: settings.Normalisation = None,
     discover: settings.Discover = None,
@@ -41,6 +42,7 @@ def fit(
     given = dict(
         accountant=accountant,
         sampling=sampling,
+        prior=prior,
         architecture=architecture,
         normalisation=normalisation,
         discover=discover,
@@ -81,7 +83,7 @@ def _train(flow: "DPFlow", frame: Any, checkpoint: Path | None) -> None:
     from dpflows.training.odometer import Odometer
 
     plan = flow.plan(frame.num_rows)
-    if not is_terminal():
+    if not is_terminal() or plan.steps == 0:
         flow.fit(frame, checkpoint=checkpoint)
         return
     spent = Odometer(plan)

@@ -22,6 +22,7 @@ def plan(
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
     sampling: settings.Sampling = None,
+    prior: settings.Prior = None,
     architecture: settings.Architecture = None,
     normalisation: settings.Normalisation = None,
     discover: settings.Discover = None,
@@ -41,6 +42,7 @@ def plan(
         neighbours=neighbours,
         accountant=accountant,
         sampling=sampling,
+        prior=prior,
         architecture=architecture,
         normalisation=normalisation,
         discover=discover,
@@ -106,6 +108,12 @@ def _replace_one_line(promise: "Guarantee") -> str:
 
 def _run_lines(made: "Plan") -> list[str]:
     flow, batches = made.architecture, made.batches
+    if made.steps == 0:
+        return [
+            f"a mixture of Gaussians fitted to {made.rows:,} rows, with nothing left for a flow "
+            "(--prior none trains one)",
+            f"about {made.seconds:,.0f} s on two cores",
+        ]
     return [
         f"noise multiplier {made.noise_multiplier:.4g}, {made.steps:,} steps of about "
         f"{batches.batch_size:,} of {made.rows:,} rows ({batches.sampling})",

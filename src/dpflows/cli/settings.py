@@ -43,6 +43,9 @@ Delta = Annotated[float | None, typer.Option(help="Else the smaller of 1e-6 and 
 Neighbours = Annotated[str, typer.Option(show_default=False, help="zero-out, or replace-one.")]
 Accountant = Annotated[str | None, typer.Option(help="Who prices the run; else pld.")]
 Sampling = Annotated[str | None, typer.Option(help="poisson or uniform batches.")]
+Prior = Annotated[
+    str | None, typer.Option(help="auto, mixture, or none for a flow from a Gaussian.")
+]
 Architecture = Annotated[str | None, typer.Option(help="A family of flows, such as nsf or maf.")]
 Normalisation = Annotated[str | None, typer.Option(help="histograms, moments or bounds.")]
 Discover = Annotated[
@@ -104,6 +107,8 @@ def make_flow(schema: "Schema", **settings: Any) -> "DPFlow":
 
     check_limits(**settings)
     given = {name: value for name, value in settings.items() if value is not None}
+    if given.get("prior") == "none":
+        given["prior"] = None
     return DPFlow(schema=schema, **given)
 
 

@@ -49,8 +49,10 @@ class DPFlow(DensityEstimator):
         discover: The share of epsilon that may find bounds where none are declared.
         neighbours: Which change of one person's data is hidden.
         prior: What the flow starts from: ``None`` for a Gaussian, ``"mixture"`` for a
-            mixture fitted with a share of the budget, a fitted ``DPGaussianMixture``,
-            or ``"auto"`` to let a public rule of rows, columns and budget decide.
+            mixture fitted with a share of the budget, or a fitted ``DPGaussianMixture``.
+            ``"auto"`` lets a public rule of rows, columns and budget decide whether a
+            mixture serves better, alone or refined; it takes no prior where you fix
+            the architecture, the steps or the noise.
         prior_share: The part of the squared Gaussian budget for a ``"mixture"``; all of
             it leaves the mixture as it is.
         prior_is_public: Whether a given prior was fitted to other people's public rows.
@@ -95,7 +97,7 @@ class DPFlow(DensityEstimator):
         bounds: Any = None,
         discover: float | None = None,
         neighbours: str = "zero-out",
-        prior: str | DPGaussianMixture | None = None,
+        prior: str | DPGaussianMixture | None = "auto",
         prior_share: float = 0.5,
         prior_is_public: bool = False,
         trainable_prior: bool = False,
@@ -276,7 +278,10 @@ class DPFlow(DensityEstimator):
         )
 
     def _beginning(self) -> Beginning:
-        return Beginning(self.prior, self.prior_share, self.prior_is_public, self.normalisation)
+        fixed = (self.architecture, self.steps, self.noise_multiplier)
+        wants_flow = self.prior == "auto" and any(setting is not None for setting in fixed)
+        prior = None if wants_flow else self.prior
+        return Beginning(prior, self.prior_share, self.prior_is_public, self.normalisation)
 
     def _initialisation(self, rows: int, columns: int) -> Initialisation:
         budget = self._budget()

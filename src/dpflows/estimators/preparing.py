@@ -29,9 +29,12 @@ from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
-from dpflows.training.defaults import prior_share
 from dpflows.training.normalising import Normalisation, plan_normalisation
 
+#: With so many components the mixture needs no flow; with fewer it is a place to start.
+ENOUGH_COMPONENTS = 12
+#: The mixture's part of the squared Gaussian budget where a flow refines it.
+REFINED_SHARE = 0.4
 _MARK = "prior-"
 
 Rows = Float[np.ndarray, "rows columns"]
@@ -157,6 +160,22 @@ class GivenPrior(Preparation):
         if self.mixture.means.shape[1] != len(low):
             raise InputError(f"prior must have {len(low)} columns, as the rows do")
         return seen_through(self.mixture)
+
+
+def prior_share(budget: Budget, *, rows: int, columns: int) -> float:
+    """The public rule: the part of the squared Gaussian budget that a prior should get.
+
+    All of it where the budget can describe enough components, so that nothing is left
+    for a flow; a part of it where it cannot, which is on short and wide tables.
+
+    Example:
+        >>> prior_share(Budget(1.0, 1e-5), rows=24_000, columns=10)
+        1.0
+        >>> prior_share(Budget(1.0, 1e-4), rows=1_500, columns=21)
+        0.4
+    """
+    whole = plan_mixture(budget, rows=rows, columns=columns, accountant="gdp")
+    return 1.0 if whole.components >= ENOUGH_COMPONENTS else REFINED_SHARE
 
 
 def seen_through(mixture: Mixture) -> Prepared:

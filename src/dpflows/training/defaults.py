@@ -41,16 +41,6 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
     )
 
 
-def prior_share(budget: Budget, *, rows: int, columns: int) -> float:
-    """The part of the squared Gaussian budget that a mixture prior should get.
-
-    Example:
-        >>> prior_share(Budget(1.0, 1e-5), rows=24_000, columns=10)
-        1.0
-    """
-    return 1.0
-
-
 def expected_seconds(architecture: Architecture, *, columns: int, slots: int, steps: int) -> float:
     """About how long a run takes on two cores, compilation included."""
     per_row = 4e-10 * _weights(architecture, columns)

@@ -58,6 +58,11 @@ class Normalisation(abc.ABC):
     columns: int
     noise: float
 
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether the noise leaves anything to see."""
+        return True
+
     @staticmethod
     @abc.abstractmethod
     def sensitivity(columns: int) -> Sensitivity | None:
@@ -201,8 +206,13 @@ class FromHistograms(Normalisation):
     @property
     def quantiles(self) -> int:
         """How many parts of equal mass can be told apart from noise."""
-        doubt = 2 * RANK_ERROR * self.noise / self.rows
-        return int(np.clip(0.5 / max(doubt, 1e-9), _FEWEST_QUANTILES, _MOST_QUANTILES))
+        doubt = 4 * RANK_ERROR * self.noise / self.rows
+        return int(min(1 / max(doubt, 1e-9), _MOST_QUANTILES))
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether the noise leaves a few quantiles to tell apart."""
+        return self.quantiles >= _FEWEST_QUANTILES
 
     def _trusted(self, below: Float[np.ndarray, "columns edges"]) -> np.ndarray:
         """Counts as they are, or evenly spread where noise has swallowed the column."""
@@ -231,12 +241,14 @@ def plan_normalisation(
         budget: The total.
         rows: Public number of rows.
         columns: Number of columns.
-        share: The part of the squared Gaussian budget it may spend.
+        share: The part of the squared Gaussian budget it may spend. Where that buys only
+            noise, the declared bounds serve instead, for nothing.
 
     Example:
-        >>> way = plan_normalisation("histograms", Budget(1.0, 1e-5), rows=900, columns=2)
-        >>> way.noise > 0
-        True
+        >>> plan_normalisation("histograms", Budget(1.0, 1e-5), rows=9000, columns=2).quantiles
+        11
+        >>> len(plan_normalisation("histograms", Budget(1.0, 1e-5), rows=90, columns=2).events)
+        0
     """
     check_choice("normalisation", name, tuple(NORMALISATIONS))
     way = NORMALISATIONS[name]
@@ -246,4 +258,5 @@ def plan_normalisation(
     whole = calibrate_noise(
         budget, lambda noise: [GaussianEvent(noise=noise, sensitivity=unit)], accountant="gdp"
     )
-    return way(rows, columns, max(whole / math.sqrt(share), FAINT))
+    planned = way(rows, columns, max(whole / math.sqrt(share), FAINT))
+    return planned if planned.is_worthwhile else FromBounds(rows, columns, 0.0)
