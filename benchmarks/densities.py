@@ -4,8 +4,8 @@
         [--variants V...]
 
 A variant is the default or the default with settings changed, written as
-``normalisation=moments,steps=1000``. Finished cells are kept in the results file, so a
-run that was stopped goes on where it was.
+``prior=null,normalisation=moments`` or ``estimator=DPGaussianMixture,components=5``.
+Finished cells are kept in the results file, so a run that was stopped goes on where it was.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dpflows import DPFlow
+import dpflows
 from dpflows.experiments.tables import REAL, read_real
 
 RESULTS = pathlib.Path(__file__).with_name("densities.json")
@@ -41,8 +41,9 @@ def number(text):
 def cell(name, table, epsilon, fold, variant):
     train, test = table.split(fold)
     began = time.monotonic()
-    flow = DPFlow(epsilon, table.delta, bounds=(table.low, table.high), **settings(variant))
-    flow.fit(train)
+    given = settings(variant)
+    estimator = getattr(dpflows, given.pop("estimator", "DPFlow"))
+    flow = estimator(epsilon, table.delta, bounds=(table.low, table.high), **given).fit(train)
     seconds = time.monotonic() - began
     scores = flow.score_samples(np.clip(test, table.low, table.high)) + table.log_unit
     return {
@@ -54,6 +55,7 @@ def cell(name, table, epsilon, fold, variant):
         "worst_row": round(float(scores.min()), 1),
         "seconds": round(seconds, 1),
         "expected_seconds": round(flow.plan_.seconds, 1),
+        "promise": round(flow.guarantee_.epsilon, 4) if flow.guarantee_.is_private else None,
     }
 
 

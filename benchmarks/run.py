@@ -82,7 +82,7 @@ def chunk_runner(loop, parameters, rows):
     return run
 
 
-def in_turn(*functions, rounds=7):
+def in_turn(*functions, rounds=15):
     """Median seconds of each function, called in turn so that all share the machine's moods."""
     for function in functions:
         function()

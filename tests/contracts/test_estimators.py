@@ -273,7 +273,7 @@ def test_bad_tables_are_refused_without_quoting_them(name, table, message):
 
 @every_estimator
 def test_wrong_questions_are_refused(name):
-    with pytest.raises(InputError, match="expected 2 columns"):
+    with pytest.raises(InputError, match="is expecting 2 features"):
         fitted(name).score_samples(np.zeros((3, 5)))
     with pytest.raises(InputError, match="n_samples must be at least 1"):
         fitted(name).sample(0)

@@ -100,14 +100,14 @@ def number(column: str, cells: str, row: int) -> str:
 
 def filled(column: str, cells: str, row: int) -> str:
     return (
-        f"column '{column}' must be filled, got {cells} without a value, "
+        f"column '{column}' must be filled, got {cells} without a value (NaN), "
         f"the first in row {row}; {FILL}"
     )
 
 
 def finite(column: str, cells: str, row: int) -> str:
     return (
-        f"column '{column}' must hold finite numbers, got {cells} beyond all bounds, "
+        f"column '{column}' must hold finite numbers, got {cells} that are infinite (inf), "
         f"the first in row {row}; correct them"
     )
 
@@ -256,7 +256,8 @@ BAD = {
     "a word without schema": Bad(
         "t.csv",
         b"smith,jones\n1,2\n,3\n",
-        "column number 1 must be filled, got 1 cell without a value, the first in row 2; " + FILL,
+        "column number 1 must be filled, got 1 cell without a value (NaN), the first in row 2; "
+        + FILL,
         schema=None,
     ),
     # binary files

@@ -46,7 +46,7 @@ def score(
 
 def _write(fitted: Any, frame: Any, target: Path) -> None:
     """Score and write piece by piece; what is outside the bounds has -inf."""
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
     from dpflows.cli.tables import write_table
 

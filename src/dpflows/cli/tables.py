@@ -1,7 +1,5 @@
 """Tables on their way in and out of the command line."""
 
-# mypy: disable-error-code="import-untyped"
-
 import contextlib
 import csv
 import gzip

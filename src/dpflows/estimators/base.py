@@ -62,7 +62,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         """What ``fit`` would do with a table of this shape; reads no row."""
 
     @abc.abstractmethod
-    def fit(self, X: Any, y: None = None) -> "DensityEstimator":
+    def fit(self, X: Any, y: Any = None) -> "DensityEstimator":
         """Spend the budget on the rows of ``X``."""
 
     def sample(self, n_samples: int = 1) -> Any:
@@ -82,7 +82,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         check_is_fitted(self, "density_")
         return self.density_.log_prob(self.encoding_.score_points(self._table(X)))
 
-    def score(self, X: Any, y: None = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """The mean log-density of the rows."""
         return float(np.mean(self.score_samples(X)))
 
@@ -169,7 +169,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         """Rows to score, read as the rows of the fit were."""
         source, schema = as_source(X), self.encoding_.schema
         if isinstance(source, np.ndarray) and source.ndim == 2:
-            require_columns(source.shape[1], len(schema.columns))
+            require_columns(source.shape[1], len(schema.columns), type(self).__name__)
         return read_table(source, schema)
 
     def _budget(self) -> Budget:

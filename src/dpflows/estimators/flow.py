@@ -15,7 +15,7 @@ from dpflows.estimators.parameters import (
     require_room,
     with_parameters,
 )
-from dpflows.estimators.preparing import Beginning, Preparation, Prepared, prepare
+from dpflows.estimators.preparing import Beginning, Preparation, Prepared, prepare, rate_after
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.density import Defended
 from dpflows.flows.normalisers import Normaliser
@@ -147,13 +147,14 @@ class DPFlow(DensityEstimator):
         """What ``fit`` would do with a table of this shape; reads no row."""
         budget, told = self._budget(), self._declarations()
         columns = told.count(columns)
+        share = self._beginning().share(budget, rows=rows, columns=columns)
         settings = Settings(
             architecture=self._architecture(),
             sampling=self.sampling,
             batch_size=self.batch_size,
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
-            learning_rate=self.learning_rate,
+            learning_rate=rate_after(share, self.learning_rate),
             optimizer=self.optimizer,
             schedule=self.schedule,
             averaging=self.averaging,
@@ -172,13 +173,13 @@ class DPFlow(DensityEstimator):
             columns=columns,
             settings=settings,
             before=before if budget.is_private else (),
-            train=self._beginning().share(budget, rows=rows, columns=columns) < 1,
+            train=share < 1,
         )
 
     def fit(
         self,
         X: Any,
-        y: None = None,
+        y: Any = None,
         *,
         callbacks: Callbacks | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -196,10 +197,8 @@ class DPFlow(DensityEstimator):
         table = told.read(X)
         plan = self.plan(table.rows, len(table.schema.columns))
         checkpoints = None if checkpoint is None else Checkpoints(Path(checkpoint), plan)
-        preparation = self._preparation(table.rows, len(table.schema.columns))
-        intake, prepared = prepare(
-            preparation, told, table, self._budget(), checkpoints=checkpoints, entropy=entropy
-        )
+        preparation = self._preparation(plan.rows, plan.columns)
+        intake, prepared = prepare(preparation, told, table, plan.budget, checkpoints, entropy)
         rows = prepared.normaliser.apply(intake.rows)
         model = fit_model(
             self._start(plan, intake.encoding, prepared, rows, checkpoints, entropy),
@@ -278,9 +277,8 @@ class DPFlow(DensityEstimator):
         )
 
     def _beginning(self) -> Beginning:
-        fixed = (self.architecture, self.steps, self.noise_multiplier)
-        wants_flow = self.prior == "auto" and any(setting is not None for setting in fixed)
-        prior = None if wants_flow else self.prior
+        fixed = [x is not None for x in (self.architecture, self.steps, self.noise_multiplier)]
+        prior = None if self.prior == "auto" and any(fixed) else self.prior
         return Beginning(prior, self.prior_share, self.prior_is_public, self.normalisation)
 
     def _initialisation(self, rows: int, columns: int) -> Initialisation:

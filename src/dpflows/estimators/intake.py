@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float
+from scipy.sparse import issparse
 
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.events import DiscreteLaplaceEvent, Event
@@ -208,14 +209,21 @@ def _stamps(schema: Schema) -> tuple[str, ...]:
 
 
 def as_source(X: Any) -> Any:
-    """Nested lists as an array; any other table as it is."""
-    return np.asarray(X) if isinstance(X, list | tuple) else X
+    """Nested lists as an array; tables that no estimator takes are refused."""
+    source = np.asarray(X) if isinstance(X, list | tuple) else X
+    if issparse(source):
+        raise InputError("sparse input is not supported; pass X.toarray()")
+    if isinstance(source, np.ndarray) and np.iscomplexobj(source):
+        raise InputError("Complex data not supported; pass real numbers")
+    return source
 
 
-def require_columns(found: int, expected: int) -> None:
+def require_columns(found: int, expected: int, estimator: str) -> None:
     """Refuse an array whose columns cannot be those of the fit."""
     if found != expected:
-        raise InputError(f"expected {expected} columns as in fit, got {found}")
+        raise InputError(
+            f"X has {found} features, but {estimator} is expecting {expected} features as input"
+        )
 
 
 def feature_names(form: Form, schema: Schema) -> Sequence[str] | None:

@@ -35,6 +35,8 @@ from dpflows.training.normalising import Normalisation, plan_normalisation
 ENOUGH_COMPONENTS = 12
 #: The mixture's part of the squared Gaussian budget where a flow refines it.
 REFINED_SHARE = 0.4
+#: The learning rate of a flow that refines a mixture.
+REFINING_RATE = 1e-3
 _MARK = "prior-"
 
 Rows = Float[np.ndarray, "rows columns"]
@@ -178,6 +180,11 @@ def prior_share(budget: Budget, *, rows: int, columns: int) -> float:
     return 1.0 if whole.components >= ENOUGH_COMPONENTS else REFINED_SHARE
 
 
+def rate_after(share: float, given: float | None) -> float | None:
+    """The given learning rate, or the small one of a flow that starts where it should end."""
+    return REFINING_RATE if share > 0 and given is None else given
+
+
 def seen_through(mixture: Mixture) -> Prepared:
     """Standardise columns by a mixture's own mean and deviation.
 
@@ -260,7 +267,6 @@ def prepare(
     told: Declarations,
     table: Table,
     budget: Budget,
-    *,
     checkpoints: Checkpoints | None,
     entropy: Entropy,
 ) -> tuple[Intake, Prepared]:

@@ -33,7 +33,7 @@ class ReleasedEstimator(DensityEstimator):
 
     parameters_: Arrays
 
-    def fit(self: Self, X: Any, y: None = None) -> Self:
+    def fit(self: Self, X: Any, y: Any = None) -> Self:
         """Spend the budget on the rows of ``X``.
 
         Args:

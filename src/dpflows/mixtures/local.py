@@ -11,7 +11,7 @@ import math
 import numpy as np
 from jaxtyping import Float64
 from scipy.special import ndtri
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from dpflows.errors import InputError
 from dpflows.mixtures.frames import (

@@ -4,8 +4,6 @@ A message says how many cells are wrong and where the first one stands. It never
 quotes a cell, and never passes on the text of a library, which might.
 """
 
-# mypy: disable-error-code="import-untyped"
-
 import contextlib
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -118,7 +116,9 @@ def _numbers_in_text(text: Cells, label: str) -> Cells:
 def _continuous(cells: Cells, column: Column, label: str) -> np.ndarray:
     numbers = _as_numbers(cells, label)
     _check_missing(np.isnan(numbers), column, label)
-    _refuse(np.isinf(numbers), label, "must hold finite numbers, got {cells} beyond all bounds")
+    _refuse(
+        np.isinf(numbers), label, "must hold finite numbers, got {cells} that are infinite (inf)"
+    )
     return numbers
 
 
@@ -214,7 +214,7 @@ def _check_missing(missing: np.ndarray, column: Column, label: str) -> None:
         _refuse(
             missing,
             label,
-            "must be filled, got {cells} without a value",
+            "must be filled, got {cells} without a value (NaN)",
             "fill them, drop their rows, or declare nullable = true "
             "(nullable columns are not yet supported by the estimators)",
         )

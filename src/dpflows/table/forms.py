@@ -1,7 +1,5 @@
 """The kind of table that came in, so that the same kind goes out."""
 
-# mypy: disable-error-code="import-untyped"
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final

@@ -1,7 +1,5 @@
 """Opens whatever holds a table: the kind of object or the ending of a file decides."""
 
-# mypy: disable-error-code="import-untyped"
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Schemas proposed for tables that came without one."""
 
-# mypy: disable-error-code="import-untyped"
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where a table comes from: arrays, frames and binary files, each as named Arrow columns."""
 
-# mypy: disable-error-code="import-untyped"
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Every cell is read as text; what it means is decided by the schema, elsewhere.
 """
 
-# mypy: disable-error-code="import-untyped"
-
 import codecs
 import csv
 import gzip

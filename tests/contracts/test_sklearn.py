@@ -1,0 +1,46 @@
+"""scikit-learn's own checks over every estimator, with the exceptions that are meant."""
+
+import importlib
+
+import pytest
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from dpflows.estimators.persistence import ESTIMATORS
+from dpflows.flows.architectures import Architecture
+
+#: What an estimator does differently on purpose.
+MEANT = {
+    "check_estimators_pickle": "models are saved as safe files; pickle runs code when it is read",
+    "check_dtype_object": "arrays of objects are refused: numbers must be numbers",
+    "check_estimators_empty_data_messages": "refused in our own words",
+    "check_fit2d_1sample": "a table of one row is refused: nobody can hide in it",
+    "check_do_not_raise_errors_in_init_or_set_params": "the suite itself checks annotations",
+    "check_array_api_input": "needs a switch of scipy that is off",
+}
+FLOW = {
+    "architecture": Architecture("nsf", width=8, depth=1, blocks=1, knots=4),
+    "steps": 2,
+    "batch_size": 5,
+}
+#: A kernel density takes two columns at most; the checks use ten.
+FEW_COLUMNS = "DPKernelDensity"
+
+
+def cases():
+    for name, module in ESTIMATORS.items():
+        if name == FEW_COLUMNS:
+            continue
+        cls = getattr(importlib.import_module(module), name)
+        estimator = cls(1.0, 1e-4, bounds=(-1000, 1000), **(FLOW if name == "DPFlow" else {}))
+        # a flow is compiled anew for every fit
+        marks = [pytest.mark.long] if name == "DPFlow" else []
+        for _, check in estimator_checks_generator(estimator):
+            label = f"{name}-{check.func.__name__}"
+            if check.func.__name__ not in MEANT:
+                yield pytest.param(estimator, check, id=label, marks=marks)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), list(cases()))
+def test_manners(estimator, check):
+    check(estimator)
