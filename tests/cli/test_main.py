@@ -184,7 +184,7 @@ def test_every_verb_has_json_an_example_and_help_that_fits_a_screen(capsys, monk
     shown = capsys.readouterr().out
     assert "--json" in shown
     assert f"Example: dpflows {verb} {VERBS[verb].options}" in " ".join(shown.split())
-    # one line for each option: fit has nineteen
+    # one line for each option: fit has twenty
     assert len(shown.rstrip().splitlines()) <= 30
     assert max(map(len, shown.splitlines())) <= 100
 

@@ -65,7 +65,7 @@ def test_names_that_look_like_markup_are_shown_as_they_are(dpflows, tmp_path):
 
 
 def test_plan_shows_the_price_of_each_purpose(dpflows, job):
-    words = ("plan", "--schema", job.schema, "--rows", 24_000, "--epsilon", 2)
+    words = ("plan", "--schema", job.schema, "--rows", 24_000, "--epsilon", 2, "--prior", "none")
     code, out, err = dpflows(*words)
     assert (code, err) == (0, "")
     for shown in ("normalisation", "training", "replace-one", "noise multiplier", "delta 1e-06"):
@@ -77,6 +77,14 @@ def test_plan_shows_the_price_of_each_purpose(dpflows, job):
     assert document["plan"]["steps"] > 0
     assert document["seconds"] > 0
     assert document["megabytes"] > 0
+
+
+def test_plan_says_where_a_mixture_leaves_nothing_for_a_flow(dpflows, job):
+    words = ("plan", "--schema", job.schema, "--rows", 24_000, "--epsilon", 2)
+    assert "a mixture of Gaussians fitted to 24,000 rows" in dpflows(*words)[1]
+    document = json.loads(dpflows(*words, "--json")[1])
+    assert [part["purpose"] for part in document["purposes"]] == ["mixture"]
+    assert document["plan"]["steps"] == 0
 
 
 def test_plan_prices_discovery_and_follows_the_settings(dpflows, job, tmp_path):

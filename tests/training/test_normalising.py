@@ -14,7 +14,7 @@ from dpflows.training.gaussianising import gaussian_curve
 from dpflows.training.normalising import NORMALISATIONS, plan_normalisation
 
 BUDGET = Budget(1.0, 1e-5)
-ROWS = 5000
+ROWS = 12_000
 RNG = np.random.default_rng(7)
 COLUMNS = {
     "narrow": (RNG.normal(0.3, 0.01, ROWS), -1.0, 1.0),

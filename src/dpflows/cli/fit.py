@@ -38,7 +38,7 @@ def fit(
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a private flow to a table and write the model."""
+    """Fit a private density to a table and write the model."""
     given = dict(
         accountant=accountant,
         sampling=sampling,

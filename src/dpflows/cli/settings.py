@@ -43,9 +43,7 @@ Delta = Annotated[float | None, typer.Option(help="Else the smaller of 1e-6 and 
 Neighbours = Annotated[str, typer.Option(show_default=False, help="zero-out, or replace-one.")]
 Accountant = Annotated[str | None, typer.Option(help="Who prices the run; else pld.")]
 Sampling = Annotated[str | None, typer.Option(help="poisson or uniform batches.")]
-Prior = Annotated[
-    str | None, typer.Option(help="auto, mixture, or none for a flow from a Gaussian.")
-]
+Prior = Annotated[str | None, typer.Option(help="auto, mixture, or none: a flow alone.")]
 Architecture = Annotated[str | None, typer.Option(help="A family of flows, such as nsf or maf.")]
 Normalisation = Annotated[str | None, typer.Option(help="histograms, moments or bounds.")]
 Discover = Annotated[

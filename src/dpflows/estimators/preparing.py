@@ -29,7 +29,7 @@ from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
-from dpflows.training.normalising import Normalisation, plan_normalisation
+from dpflows.training.normalising import NORMALISATIONS, Normalisation, plan_normalisation
 
 #: With so many components the mixture needs no flow; with fewer it is a place to start.
 ENOUGH_COMPONENTS = 12
@@ -236,6 +236,7 @@ class Beginning:
         self, budget: Budget, *, rows: int, columns: int, accountant: str, before: Sequence[Event]
     ) -> Preparation:
         """The prior, or the normaliser where there is none."""
+        check_choice("normalisation", self.normalisation, tuple(NORMALISATIONS))
         if isinstance(self.prior, DPGaussianMixture):
             return self._given(self.prior)
         share = self.share(budget, rows=rows, columns=columns)
