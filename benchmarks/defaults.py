@@ -13,10 +13,10 @@ import time
 
 import jax
 import numpy as np
-from life_science import fold
 from rich.console import Console
 from rich.table import Table
 
+from dpflows.experiments.tables import read_real
 from dpflows.flows.base import uniform_box
 from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Scaling
@@ -29,41 +29,6 @@ from dpflows.training.plan import Settings, make_plan
 #: Rows are clipped to so many standard deviations: the box that the background covers.
 REACH = 8.0
 RESULTS = pathlib.Path(__file__).with_name("defaults.json")
-
-
-def toy(data, name):
-    return split(np.loadtxt(data / "toy" / f"{name}.csv", delimiter=","))
-
-
-def anomaly_set(data, name):
-    """The normal rows of a labelled set; ties are broken by a little public jitter."""
-    with np.load(data / "adbench" / f"{name}.npz") as file:
-        rows = file["X"][file["y"] == 0]
-    return split(rows + np.random.default_rng(1).normal(size=rows.shape) * 0.01 * rows.std(axis=0))
-
-
-def power(data):
-    """Six columns, dithered within the meter's resolution."""
-    rng = np.random.default_rng(1)
-    with np.load(data / "power" / "power_2007H1_clean.npz") as file:
-        rows = file["X"][:, [0, 2, 4, 5, 6, 7]]
-    rows = rows[rng.permutation(len(rows))[:100_000]]
-    return split(rows + rng.uniform(size=rows.shape) * [0.001, 0.01, 1, 1, 1, 1])
-
-
-def split(rows):
-    order = np.random.default_rng(0).permutation(len(rows))
-    cut = len(rows) // 10
-    return rows[order[cut:]], rows[order[:cut]]
-
-
-SETS = {
-    "pinwheel": lambda data: toy(data, "pinwheel"),
-    "mammography": lambda data: anomaly_set(data, "23_mammography"),
-    "cardio": lambda data: anomaly_set(data, "6_cardio"),
-    "life-science": lambda data: fold(data, 1),
-    "power": power,
-}
 
 
 def variants(rule, rates):
@@ -100,14 +65,16 @@ def score(train, test, epsilon, settings):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument(
+        "--sets", nargs="+", default=["pinwheel", "mammography", "cardio", "life-science", "power"]
+    )
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--learning-rates", type=float, nargs="*", default=[])
     parser.add_argument("--variants", nargs="+", help="only those that begin like one of these")
     options = parser.parse_args()
     cells = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     for name in options.sets:
-        train, test = SETS[name](options.data)
+        train, test = read_real(name, options.data).split(1)
         for epsilon in options.epsilons:
             budget = Budget(epsilon, len(train) ** -1.1)
             rule = defaults_for(budget, rows=len(train), columns=train.shape[1])

@@ -69,6 +69,30 @@ def test_the_whole_budget_for_the_prior_leaves_no_steps():
     assert 1.9 < fitted.guarantee_.epsilon <= 2.0
 
 
+def test_a_start_that_is_never_made_costs_nothing():
+    plan = flow(prior_share=1.0, initialisation="private").plan(3000, 2)
+    assert plan.guarantee().epsilon <= 2.0
+    assert {event.purpose for event in plan.events} == {"mixture"}
+
+
+@pytest.mark.parametrize(
+    "setting", [{"steps": 9}, {"architecture": "maf"}, {"initialisation": "private"}]
+)
+def test_asking_for_a_flow_gives_one(setting):
+    settled = {"architecture": None, "steps": None, "prior": "auto"}
+    plan = flow(**(settled | setting)).plan(24_000, 2)
+    assert plan.steps > 0
+    assert "mixture" not in {event.purpose for event in plan.events}
+    assert flow(**settled).plan(24_000, 2).steps == 0
+
+
+@pytest.mark.parametrize("name", ["private", "paper-not-private"])
+def test_a_start_from_the_rows_is_paid_for_or_stamped(name):
+    fitted = flow(prior=None, initialisation=name).fit(ROWS)
+    paid = "initialisation of layer 1" in {event.purpose for event in fitted.guarantee_.events}
+    assert paid == fitted.guarantee_.is_private == (name == "private")
+
+
 def test_a_private_prior_that_is_given_counts(refined):
     given = mixture().fit(ROWS)
     fitted = flow(prior=given).fit(ROWS)

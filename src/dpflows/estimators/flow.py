@@ -52,7 +52,7 @@ class DPFlow(DensityEstimator):
             mixture fitted with a share of the budget, or a fitted ``DPGaussianMixture``.
             ``"auto"`` lets a public rule of rows, columns and budget decide whether a
             mixture serves better, alone or refined; it takes no prior where you fix
-            the architecture, the steps or the noise.
+            the architecture, the steps, the noise or the initialisation.
         prior_share: The part of the squared Gaussian budget for a ``"mixture"``; all of
             it leaves the mixture as it is.
         prior_is_public: Whether a given prior was fitted to other people's public rows.
@@ -162,11 +162,9 @@ class DPFlow(DensityEstimator):
             clipping_norm=self.clipping_norm,
             accountant=self.accountant,
         )
-        before = (
-            *told.events(budget, columns),
-            *self._preparation(rows, columns).events,
-            *self._initialisation(rows, columns).events,
-        )
+        start = self._initialisation(rows, columns).events if share < 1 else ()
+        prepared = self._preparation(rows, columns).events
+        before = (*told.events(budget, columns), *prepared, *start)
         return make_plan(
             budget,
             rows=rows,
@@ -277,8 +275,9 @@ class DPFlow(DensityEstimator):
         )
 
     def _beginning(self) -> Beginning:
-        fixed = [x is not None for x in (self.architecture, self.steps, self.noise_multiplier)]
-        prior = None if self.prior == "auto" and any(fixed) else self.prior
+        fixed = (self.architecture, self.steps, self.noise_multiplier)
+        wants_flow = fixed != (None, None, None) or self.initialisation != "identity"
+        prior = None if self.prior == "auto" and wants_flow else self.prior
         return Beginning(prior, self.prior_share, self.prior_is_public, self.normalisation)
 
     def _initialisation(self, rows: int, columns: int) -> Initialisation:

@@ -20,6 +20,7 @@ Rows = Float[np.ndarray, "rows columns"]
 Vector = Float[np.ndarray, " columns"]
 
 _FOLDS = 10
+_MINUTES = 12
 #: An odd number whose multiples are spread evenly over 32 bits (Knuth's hash).
 _MULTIPLIER = 2_654_435_761
 
@@ -109,6 +110,18 @@ def _power(data: Path) -> RealTable:
     return RealTable(rows, low, high, 1.11e-5, _folds(len(rows)), _log_unit(rows))
 
 
+def _power_windows(data: Path) -> RealTable:
+    """Active power and voltage of twelve minutes in a row: 24 columns that hang together."""
+    with np.load(data / "power" / "power_2007H1_clean.npz") as file:
+        rows = file["X"][:, [0, 2]]
+    whole = len(rows) // _MINUTES * _MINUTES
+    rows = rows[:whole] + np.random.default_rng().uniform(size=(whole, 2)) * [0.001, 0.01]
+    rows = rows.reshape(-1, 2 * _MINUTES)
+    low, high = np.tile([0.0, 200.0], _MINUTES), np.tile([15.0, 260.0], _MINUTES)
+    delta = len(rows) ** -1.1
+    return RealTable(rows, low, high, delta, _folds(len(rows)), _log_unit(rows))
+
+
 def _gowalla(data: Path) -> RealTable:
     """Check-ins all over the world, jittered at the file's rounding.
 
@@ -157,6 +170,7 @@ def _log_unit(rows: Rows) -> float:
 REAL: dict[str, Callable[[Path], RealTable]] = {
     "life-science": _life_science,
     "power": _power,
+    "power-windows": _power_windows,
     "gowalla": _gowalla,
     "half-moons": _toy("moons"),
     "gaussians": _toy("gaussian"),
