@@ -32,7 +32,7 @@ from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.normalising import NORMALISATIONS, Normalisation, plan_normalisation
 
 #: With so many components the mixture needs no flow; with fewer it is a place to start.
-ENOUGH_COMPONENTS = 12
+ENOUGH_COMPONENTS = 8
 #: The mixture's part of the squared Gaussian budget where a flow refines it.
 REFINED_SHARE = 0.4
 #: The learning rate of a flow that refines a mixture.

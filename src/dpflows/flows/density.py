@@ -146,7 +146,9 @@ class Density(eqx.Module):
         for step in range(_most_rounds(n)):
             if missing == 0:
                 break
-            drawn = self._draw(jr.fold_in(key, step), self._overdraw(missing))
+            # many rows are drawn in whole chunks, so that one program serves for all of them
+            size = CHUNK if n >= CHUNK else self._overdraw(missing)
+            drawn = self._draw(jr.fold_in(key, step), size)
             kept.append(drawn[self._inside(drawn)][:missing])
             missing -= len(kept[-1])
         return np.concatenate([*kept, self._clipped(jr.fold_in(key, _most_rounds(n)), missing)])
