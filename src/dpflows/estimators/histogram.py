@@ -34,7 +34,7 @@ def bins_rule(*, rows: int, columns: int, scale: float) -> int:
     """Bins along each column of a joint grid, from public numbers alone.
 
     ``a n^b / sqrt(1 + scale)`` with (a, b) = (8, 1/3), (4, 1/3), (2.4, 1/4) for one, two
-    and three columns; ``scale`` is that of the noise on a count. Found by scoring held-out
+    and three columns; ``scale`` is that of the noise on a count. Found by scoring test
     rows of half-moons, Gaussians and pinwheel (one and two columns) and of three columns
     of Life Science and Power, for 1,500 to 27,000 rows and scales from 2 to 0.
 

@@ -32,7 +32,7 @@ def bandwidth_rule(*, rows: int, columns: int, noise: float) -> float:
 
     ``0.065 (noise / n)^(1 / (columns + 2))``, where blurring and noise balance, and at
     least ``0.02 n^(-1/6)``. The powers follow from theory; the factors were found by scoring
-    held-out rows of half-moons, Gaussians and pinwheel, one column and two, for 1,500 to
+    test rows of half-moons, Gaussians and pinwheel, one column and two, for 1,500 to
     27,000 rows and noise from 6.4 to 0.
 
     Example:
