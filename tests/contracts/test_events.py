@@ -22,6 +22,7 @@ from dpflows.privacy.events import (
     SampledGaussianEvent,
     SelectionEvent,
     Sensitivity,
+    VoteEvent,
     ZCDPEvent,
     event_from_dict,
 )
@@ -43,6 +44,11 @@ def scaled(factor: float) -> Sensitivity:
     return Sensitivity(factor, factor, 2 * factor)
 
 
+def vote(law: str, epsilon: float, *, turned: float = 1.0, voters: int = 10) -> VoteEvent:
+    sensitivity = Sensitivity(turned, turned, 2 * turned)
+    return VoteEvent(voters=voters, epsilon=epsilon, law=law, sensitivity=sensitivity)
+
+
 #: Each event as a function of how costly it is: a larger argument must cost more.
 EVENTS = {
     "gaussian": lambda cost: gaussian(6.0 / cost),
@@ -59,6 +65,10 @@ EVENTS = {
     "uniform-rate": lambda cost: sampled(
         noise_multiplier=2.6, sampling="uniform", batch_size=round(40 * cost)
     ),
+    "vote-exponential": lambda cost: vote("exponential", 0.2 * cost),
+    "vote-geometric": lambda cost: vote("geometric", 0.1 * cost),
+    "vote-odd": lambda cost: vote("geometric", 0.1 * cost, voters=9),
+    "vote-turned": lambda cost: vote("exponential", 0.2, turned=round(4 * cost)),
     "selection": lambda cost: SelectionEvent(run=(gaussian(20.0 / cost),), mean=4.0, shape=1.0),
     "selection-mean": lambda cost: SelectionEvent(run=(gaussian(20.0),), mean=4.0 * cost),
 }
@@ -182,6 +192,11 @@ def test_delta_and_epsilon_are_inverse(name):
         (lambda: sampled(batch_cap=0), "batch_cap"),
         (lambda: sampled(sampling="uniform", batch_cap=50), "batch_cap"),
         (lambda: sampled(count=0), "count"),
+        (lambda: vote("geometric", 0.0), "epsilon"),
+        (lambda: vote("geometric", 1.0, voters=0), "voters"),
+        (lambda: vote("geometric", 1.0).chance(11), "votes"),
+        (lambda: event_from_dict(vote("geometric", 1.0).to_dict() | {"law": "flat"}), "law"),
+        (lambda: event_from_dict(vote("geometric", 1.0).to_dict() | {"voters": 2.5}), "voters"),
         (lambda: SelectionEvent(run=(), mean=0.0), "mean"),
         (lambda: SelectionEvent(run=(), mean=2.0, shape=-0.5), "shape"),
         (lambda: Sensitivity(1.0, -1.0, 1.0), "add_remove"),

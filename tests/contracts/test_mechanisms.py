@@ -182,7 +182,7 @@ TRIALS = {
         lambda side: chosen([[1.0, 0.0], [0.0, 1.0]][side]), 2.0, odds=True, runs=2500
     ),
     "noisy max": Trial(lambda side: reported([[1.0, 1.0], [0.0, 2.0]][side]), 1.5),
-    "vote": Trial(lambda side: noisy_vote([26, 25][side], 50, scale=1.0, entropy=OS).value, 1.0),
+    "vote": Trial(lambda side: noisy_vote([26, 25][side], 51, epsilon=1.0, entropy=OS).value, 1.0),
     "categories": Trial(lambda side: shown(["a"] * (THRESHOLD - side), 1e-6), 1.0),
     "moments": Trial(
         lambda side: heavy_moments([np.vstack([SPREAD, [[1.0]]]), SPREAD][side]),

@@ -44,7 +44,8 @@ SEEDED = {
         np.zeros(50), sensitivity=UNIT, scale=3.0, entropy=e
     ),
     "noisy max": lambda e: report_noisy_max(np.zeros(50), sensitivity=UNIT, scale=3.0, entropy=e),
-    "vote": lambda e: noisy_vote(5, 9, scale=3.0, entropy=e),
+    "geometric vote": lambda e: noisy_vote(5, 9, epsilon=0.3, entropy=e),
+    "exponential vote": lambda e: noisy_vote(5, 9, epsilon=0.3, law="exponential", entropy=e),
     "selection": lambda e: select_best(lambda i: (i, 0.0), 50, run_events=(), mean=5.0, entropy=e),
 }
 
@@ -78,8 +79,11 @@ def test_a_test_seed_repeats_itself_and_leaves_its_stamp(name):
             lambda: clipped_moments(SPREAD, np.zeros(1), np.ones(1), noise=0.0, entropy=OS),
             "noise",
         ),
-        (lambda: noisy_vote(5, 3, scale=1.0, entropy=OS), "votes"),
-        (lambda: noisy_vote(0, 0, scale=1.0, entropy=OS), "voters"),
+        (lambda: noisy_vote(5, 3, epsilon=1.0, entropy=OS), "votes"),
+        (lambda: noisy_vote(-1, 3, epsilon=1.0, law="exponential", entropy=OS), "votes"),
+        (lambda: noisy_vote(0, 0, epsilon=1.0, entropy=OS), "voters"),
+        (lambda: noisy_vote(1, 3, epsilon=0.0, entropy=OS), "epsilon"),
+        (lambda: noisy_vote(1, 3, epsilon=1.0, law="flat", entropy=OS), "law"),
         (
             lambda: exponential_mechanism(np.zeros(0), sensitivity=UNIT, scale=1.0, entropy=OS),
             "scores",

@@ -17,7 +17,7 @@ from dp_accounting.pld import privacy_loss_distribution as library
 from scipy import stats
 
 from dpflows.errors import InputError
-from dpflows.privacy.accounting import dominating, rdp
+from dpflows.privacy.accounting import dominating, rdp, votes
 from dpflows.privacy.accounting.base import Accountant, Profile, tally, unpriced
 from dpflows.privacy.accounting.spread import grid_for, merge_gaussians, spread_of
 from dpflows.privacy.events import (
@@ -31,6 +31,7 @@ from dpflows.privacy.events import (
     PureEvent,
     SampledGaussianEvent,
     SelectionEvent,
+    VoteEvent,
     ZCDPEvent,
 )
 
@@ -158,6 +159,14 @@ def _(event: BoundedRangeEvent, neighbours: Neighbours, grid: float) -> Any:
     if width == 0:
         return library.identity(grid)
     return _pair(_pmf(dominating.bounded_range(width), width, grid))
+
+
+@_loss.register(VoteEvent)
+def _(event: VoteEvent, neighbours: Neighbours, grid: float) -> Any:
+    reach = votes.pure_epsilon(event, neighbours)
+    if reach == 0:
+        return library.identity(grid)
+    return _pair(_pmf(votes.profile(event, neighbours), reach, grid))
 
 
 @_loss.register(ZCDPEvent)

@@ -16,6 +16,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant as library
 from jaxtyping import Float64
 
+from dpflows.privacy.accounting import votes
 from dpflows.privacy.accounting.base import Accountant, Profile, tally, unit, unpriced
 from dpflows.privacy.events import (
     ApproximateEvent,
@@ -28,6 +29,7 @@ from dpflows.privacy.events import (
     PureEvent,
     SampledGaussianEvent,
     SelectionEvent,
+    VoteEvent,
     ZCDPEvent,
 )
 
@@ -160,6 +162,11 @@ def _(event: BoundedRangeEvent, neighbours: Neighbours) -> Curve:
     # Hoeffding's lemma on a loss of width epsilon: epsilon^2 / 8 zCDP (Rogers, Steinke 2021).
     epsilon = event.epsilon.under(neighbours)
     return Curve(np.minimum(ORDERS * epsilon**2 / 8, _pure(epsilon).costs))
+
+
+@_curve.register(VoteEvent)
+def _(event: VoteEvent, neighbours: Neighbours) -> Curve:
+    return Curve(votes.renyi(event, neighbours, ORDERS))
 
 
 @_curve.register(SampledGaussianEvent)

@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Mapping
 
-from dpflows.privacy.accounting import rdp
+from dpflows.privacy.accounting import rdp, votes
 from dpflows.privacy.events import (
     ApproximateEvent,
     BoundedRangeEvent,
@@ -21,6 +21,7 @@ from dpflows.privacy.events import (
     PureEvent,
     SampledGaussianEvent,
     Sensitivity,
+    VoteEvent,
 )
 
 _POINTS = 2**16
@@ -95,6 +96,12 @@ def _(event: LaplaceEvent | DiscreteLaplaceEvent, neighbours: Neighbours) -> Spr
 @spread_of.register(BoundedRangeEvent)
 def _(event: PureEvent | ApproximateEvent | BoundedRangeEvent, neighbours: Neighbours) -> Spread:
     return _within(event.epsilon.under(neighbours))
+
+
+@spread_of.register(VoteEvent)
+def _(event: VoteEvent, neighbours: Neighbours) -> Spread:
+    # No variable deviates by more than half of its range.
+    return Spread(votes.width(event, neighbours) / 2, votes.pure_epsilon(event, neighbours))
 
 
 @spread_of.register(SampledGaussianEvent)

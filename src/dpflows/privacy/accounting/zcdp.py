@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from dpflows.privacy.accounting import votes
 from dpflows.privacy.accounting.base import Accountant, Profile, tally, unpriced
 from dpflows.privacy.accounting.spread import full_batch
 from dpflows.privacy.events import (
@@ -18,6 +19,7 @@ from dpflows.privacy.events import (
     LaplaceEvent,
     Neighbours,
     PureEvent,
+    VoteEvent,
     ZCDPEvent,
 )
 
@@ -102,3 +104,8 @@ def _(event: LaplaceEvent | DiscreteLaplaceEvent, neighbours: Neighbours) -> flo
 @_rho.register(BoundedRangeEvent)
 def _(event: BoundedRangeEvent, neighbours: Neighbours) -> float:
     return event.epsilon.under(neighbours) ** 2 / 8
+
+
+@_rho.register(VoteEvent)
+def _(event: VoteEvent, neighbours: Neighbours) -> float:
+    return votes.width(event, neighbours) ** 2 / 8
