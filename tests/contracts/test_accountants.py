@@ -8,16 +8,18 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from dpflows.errors import InputError
 from dpflows.privacy.accounting import ACCOUNTANTS, Run, View, calibrate_steps, delta_of, epsilon_of
 from dpflows.privacy.events import (
+    VOTE_LAWS,
     BoundedRangeEvent,
     GaussianEvent,
     LaplaceEvent,
     SampledGaussianEvent,
     Sensitivity,
+    VoteEvent,
     ZCDPEvent,
 )
 from dpflows.privacy.guarantee import Budget
@@ -89,6 +91,32 @@ def test_gaussian_bounds_are_above_the_closed_form(accountant, neighbours, noise
     if accountant in ("pld", "gdp"):
         tight = epsilon_of([event], delta=1e-6, neighbours=neighbours, accountant=accountant)
         assert gaussian_delta(tight * 0.995, mu) > 1e-6
+
+
+def repeated_answers_delta(event: VoteEvent, one: int, two: int, epsilon: float) -> float:
+    """The hockey stick of all answers on two neighbouring counts, by a binomial sum."""
+    p, q = (np.array([event.chance(c), event.chance(event.voters - c)]) for c in (one, two))
+    yes = np.arange(event.count + 1)
+    losses = yes * math.log(p[0] / q[0]) + (event.count - yes) * math.log(p[1] / q[1])
+    chances = binom.pmf(yes, event.count, p[0])
+    return float(np.sum(chances * np.maximum(0, -np.expm1(epsilon - losses))))
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "zcdp"])
+@pytest.mark.parametrize("law", VOTE_LAWS)
+@pytest.mark.parametrize("count", [1, 40])
+def test_vote_bounds_are_above_every_pair_of_counts(accountant, law, count):
+    event = VoteEvent(voters=10, epsilon=0.3, law=law, sensitivity=UNIT, count=count)
+    for delta in (1e-3, 1e-8):
+        epsilon = epsilon_of([event], delta=delta, accountant=accountant)
+        for one, two in [(c, c + 1) for c in range(10)] + [(c + 1, c) for c in range(10)]:
+            assert repeated_answers_delta(event, one, two, epsilon) <= delta * (1 + 1e-9)
+
+
+def test_the_binomial_sum_rejects_a_vote_priced_at_nine_tenths():
+    event = VoteEvent(voters=10, epsilon=0.3, law="geometric", sensitivity=UNIT, count=40)
+    epsilon = 0.9 * epsilon_of([event], delta=1e-8)
+    assert repeated_answers_delta(event, 5, 6, epsilon) > 1e-8
 
 
 def simulated_delta(
