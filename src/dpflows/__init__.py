@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dpflows.anomaly.ensemble import DPEnsembleDetector
+    from dpflows.anomaly.persistence import load
+    from dpflows.anomaly.threshold import DPAnomalyDetector
     from dpflows.errors import BudgetError, InputError
     from dpflows.estimators.flow import DPFlow
     from dpflows.estimators.gaussian import DPGaussian
     from dpflows.estimators.histogram import DPHistogram
     from dpflows.estimators.kernel import DPKernelDensity
     from dpflows.estimators.mixture import DPGaussianMixture
-    from dpflows.estimators.persistence import load
     from dpflows.privacy.guarantee import Budget, Guarantee
     from dpflows.table.schema import Schema
 
 _HOMES = {
     "Budget": "dpflows.privacy.guarantee",
     "BudgetError": "dpflows.errors",
+    "DPAnomalyDetector": "dpflows.anomaly.threshold",
+    "DPEnsembleDetector": "dpflows.anomaly.ensemble",
     "DPFlow": "dpflows.estimators.flow",
     "DPGaussian": "dpflows.estimators.gaussian",
     "DPGaussianMixture": "dpflows.estimators.mixture",
@@ -31,12 +35,14 @@ _HOMES = {
     "Guarantee": "dpflows.privacy.guarantee",
     "InputError": "dpflows.errors",
     "Schema": "dpflows.table.schema",
-    "load": "dpflows.estimators.persistence",
+    "load": "dpflows.anomaly.persistence",
 }
 
 __all__ = [
     "Budget",
     "BudgetError",
+    "DPAnomalyDetector",
+    "DPEnsembleDetector",
     "DPFlow",
     "DPGaussian",
     "DPGaussianMixture",

@@ -4,9 +4,10 @@ An estimator says what it is in a JSON header and named arrays; this module only
 finds the class again. A new estimator is one line in ``ESTIMATORS``.
 """
 
+import contextlib
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,8 @@ ESTIMATORS: dict[str, str] = {
 
 def save(estimator: DensityEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator, its guarantee included."""
-    header, arrays = estimator.to_file()
-    name = type(estimator).__name__
-    write_model(
-        path, header={**header, "estimator": name, "dpflows": dpflows.__version__}, arrays=arrays
-    )
+    header, arrays = described(estimator)
+    write_model(path, header={**header, "dpflows": dpflows.__version__}, arrays=arrays)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -43,8 +41,26 @@ def load(path: str | os.PathLike[str]) -> Any:
         dpflows.errors.InputError: ...
     """
     header, arrays = read_model(path)
+    with explained():
+        return rebuilt(header, arrays)
+
+
+def described(estimator: DensityEstimator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A header that names the estimator's class, and arrays; together they are the model."""
+    header, arrays = estimator.to_file()
+    return {**header, "estimator": type(estimator).__name__}, arrays
+
+
+def rebuilt(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+    """The fitted estimator that ``described`` described; the content may be hostile."""
+    return _estimator(header.get("estimator")).from_file(header, arrays)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn whatever a hostile content causes into one line that quotes none of it."""
     try:
-        return _estimator(header.get("estimator")).from_file(header, arrays)
+        yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
         if isinstance(problem, InputError):
             raise

@@ -1,0 +1,237 @@
+"""A private density and a threshold: rows that it hardly expects are anomalies."""
+
+import os
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dpflows.anomaly.rules import Task, Threshold, Wish
+from dpflows.errors import InputError
+from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.flow import DPFlow
+from dpflows.estimators.persistence import described, rebuilt
+from dpflows.privacy.accounting import guarantee_for
+from dpflows.privacy.events import Event
+from dpflows.privacy.guarantee import Budget, Guarantee
+
+_PREFIX = "density/"
+
+
+@final
+class DPAnomalyDetector(OutlierMixin, BaseEstimator):
+    """Calls rows anomalies where a private density is low.
+
+    Args:
+        estimator: An unfitted density estimator, whose epsilon is the whole budget;
+            ``None`` is ``DPFlow()``.
+        contamination: The share of rows to call anomalies, in (0, 0.5], where the
+            threshold is a quantile.
+        threshold: Below which log-density, in original units, a row is an anomaly. A
+            number, or how to find one: ``samples``, the quantile of rows that the
+            fitted density generates itself (free); ``accuracy`` or ``youden``, the best on
+            ``public`` (free); ``bought``, a noisy quantile of the training rows, paid from
+            the budget.
+        public: Labelled rows that are public, as ``(rows, labels)`` with labels +1 for
+            normal and -1 for anomalies.
+        threshold_share: The part of epsilon for a threshold that is ``bought``; the
+            density gets the rest.
+
+    Attributes:
+        estimator_: The fitted density.
+        offset_: The threshold.
+        threshold_rule_: The threshold and where it came from.
+        guarantee_: What the density and the threshold cost together.
+
+    Guarantee:
+        ``guarantee_`` covers the density and the threshold, which are all that ``fit``
+        computes from the private rows. Everything else is post-processing of the two and
+        may be repeated for ever at no cost. Scores and predictions of private rows are
+        themselves private: they are computed from the rows that are asked about, and no
+        guarantee covers those.
+
+    Example:
+        >>> from dpflows import DPGaussian
+        >>> rows = np.random.default_rng().normal(size=(2000, 2)).clip(-6, 6)
+        >>> density = DPGaussian(epsilon=1.0, delta=1e-5, bounds=(-6, 6))
+        >>> detector = DPAnomalyDetector(density, contamination=0.05).fit(rows)
+        >>> detector.predict(np.array([[0.0, 0.0], [5.5, -5.5], [9.0, 0.0]])).tolist()
+        [1, -1, -1]
+        >>> detector.threshold_rule_.sentence
+        'threshold: the 0.05 quantile of the log-densities of 20,000 generated rows (free)'
+    """
+
+    estimator_: DensityEstimator
+    threshold_rule_: Threshold
+    guarantee_: Guarantee
+
+    def __init__(
+        self,
+        estimator: DensityEstimator | None = None,
+        *,
+        contamination: float = 0.1,
+        threshold: float | str = "samples",
+        public: Any = None,
+        threshold_share: float = 0.1,
+    ) -> None:
+        self.estimator = estimator
+        self.contamination = contamination
+        self.threshold = threshold
+        self.public = public
+        self.threshold_share = threshold_share
+
+    @classmethod
+    def around(
+        cls,
+        density: DensityEstimator,
+        *,
+        contamination: float = 0.1,
+        threshold: float | str = "samples",
+        public: Any = None,
+    ) -> "DPAnomalyDetector":
+        """A detector around a density that is fitted already, at no further cost.
+
+        Args:
+            density: A fitted density estimator.
+            contamination: The share of rows to call anomalies.
+            threshold: A number, ``samples``, ``accuracy`` or ``youden``.
+            public: Labelled rows for the latter two.
+
+        Guarantee:
+            Reads the released density and public things: post-processing.
+
+        Example:
+            >>> from dpflows import DPGaussian
+            >>> rows = np.random.default_rng().normal(size=(500, 2)).clip(-6, 6)
+            >>> density = DPGaussian(epsilon=1.0, delta=1e-5, bounds=(-6, 6)).fit(rows)
+            >>> detector = DPAnomalyDetector.around(density, threshold=-12)
+            >>> detector.offset_, detector.guarantee_ == density.guarantee_
+            (-12.0, True)
+        """
+        detector = cls(density, contamination=contamination, threshold=threshold, public=public)
+        check_is_fitted(_checked(density), "density_")
+        wish = detector._wish()
+        if wish.rule.is_paid:
+            raise InputError(
+                "threshold 'bought' reads the training rows, which a fitted density no longer has; "
+                "fit a DPAnomalyDetector on the rows within a budget of its own, or choose "
+                "'samples', a number, or 'accuracy' or 'youden' with public labelled rows"
+            )
+        wish.rule.check(wish, density)
+        found, _ = wish.rule.find(Task(wish, density, density._budget()))
+        return detector._adopt(density, found, density.guarantee_)
+
+    def fit(self, X: Any, y: Any = None) -> "DPAnomalyDetector":
+        """Fit the density to the rows of ``X`` and find the threshold.
+
+        Args:
+            X: A table without missing values, in any form that ``read_table`` accepts.
+            y: Ignored.
+        """
+        wanted, wish = self._wanted(), self._wish()
+        rule, budget = wish.rule, wanted._budget()
+        rule.check(wish, wanted)
+        part = 1 - wish.share if rule.is_paid else 1.0
+        density = _fresh(wanted, epsilon=part * wanted.epsilon).fit(X)
+        found, events = rule.find(Task(wish, density, budget, X if rule.is_paid else None))
+        return self._adopt(density, found, _total(density, events, budget))
+
+    def score_samples(self, X: Any) -> Float[np.ndarray, " n"]:
+        """The log-density of each row; rows outside the declared bounds have ``-inf``."""
+        check_is_fitted(self, "offset_")
+        return self.estimator_.score_samples(X)
+
+    def decision_function(self, X: Any) -> Float[np.ndarray, " n"]:
+        """How far the log-density lies above the threshold; negative for anomalies."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> Int64[np.ndarray, " n"]:
+        """+1 for normal rows, -1 for anomalies."""
+        return np.where(self._is_normal(X), 1, -1).astype(np.int64)
+
+    def privacy_statement(self) -> str:
+        """The guarantee in plain words, and where the threshold came from."""
+        check_is_fitted(self, "offset_")
+        sentence = self.threshold_rule_.sentence
+        return f"{self.guarantee_.privacy_statement()}\nAnomalies by {sentence}."
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one ``.dpflow`` file that carries density, threshold and guarantee."""
+        from dpflows.anomaly.persistence import save
+
+        save(self, path)
+
+    def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """A JSON-ready header and the arrays that together are the detector."""
+        check_is_fitted(self, "offset_")
+        density, arrays = described(self.estimator_)
+        header = {
+            "threshold": self.threshold_rule_.to_dict(),
+            "guarantee": self.guarantee_.to_dict(),
+            "density": density,
+        }
+        return header, {_PREFIX + name: array for name, array in arrays.items()}
+
+    @classmethod
+    def from_file(
+        cls, header: dict[str, Any], arrays: dict[str, np.ndarray]
+    ) -> "DPAnomalyDetector":
+        """Read back what ``to_file`` gave; the content may be hostile."""
+        inner = {
+            name.removeprefix(_PREFIX): array
+            for name, array in arrays.items()
+            if name.startswith(_PREFIX)
+        }
+        density, found = rebuilt(header["density"], inner), Threshold.from_dict(header["threshold"])
+        detector = cls(density, threshold=found.value if found.rule == "given" else found.rule)
+        if found.contamination is not None:
+            detector.contamination = found.contamination
+        return detector._adopt(density, found, Guarantee.from_dict(header["guarantee"]))
+
+    def _is_normal(self, X: Any) -> Bool[np.ndarray, " n"]:
+        # a log-density that is no number is no sign of being normal
+        return self.decision_function(X) >= 0
+
+    def _adopt(
+        self, density: DensityEstimator, found: Threshold, guarantee: Guarantee
+    ) -> "DPAnomalyDetector":
+        self.estimator_, self.threshold_rule_, self.guarantee_ = density, found, guarantee
+        self.offset_ = found.value
+        self.n_features_in_ = density.n_features_in_
+        if hasattr(density, "feature_names_in_"):
+            self.feature_names_in_ = density.feature_names_in_
+        return self
+
+    def _wish(self) -> Wish:
+        return Wish(self.threshold, self.contamination, self.public, self.threshold_share)
+
+    def _wanted(self) -> DensityEstimator:
+        return DPFlow() if self.estimator is None else _checked(self.estimator)
+
+
+def _checked(estimator: Any) -> DensityEstimator:
+    if not isinstance(estimator, DensityEstimator):
+        kind = type(estimator).__name__
+        raise InputError(f"estimator must be a density estimator such as DPFlow(), got {kind}")
+    return estimator
+
+
+def _fresh(estimator: DensityEstimator, *, epsilon: float) -> DensityEstimator:
+    """An unfitted one with the same settings; a fitted prior among them stays fitted."""
+    settings = estimator.get_params(deep=False)
+    return type(estimator)(**(settings | {"epsilon": epsilon}))
+
+
+def _total(density: DensityEstimator, events: tuple[Event, ...], budget: Budget) -> Guarantee:
+    """What the density and the threshold cost together."""
+    promise = density.guarantee_
+    if not events:
+        return promise
+    return guarantee_for(
+        (*promise.events, *events),
+        budget=budget,
+        accountant=promise.accountant,
+        stamps=promise.stamps,
+    )
