@@ -8,10 +8,9 @@ import importlib
 import os
 from typing import Any
 
-import dpflows
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.persistence import explained, rebuilt
+from dpflows.estimators.persistence import VERSION, explained, rebuilt
 from dpflows.files import read_model, write_model
 
 DETECTORS: dict[str, str] = {
@@ -23,7 +22,7 @@ DETECTORS: dict[str, str] = {
 def save(detector: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted detector, its guarantee included."""
     header, arrays = detector.to_file()
-    named = {"detector": type(detector).__name__, "dpflows": dpflows.__version__}
+    named = {"detector": type(detector).__name__, "dpflows": VERSION}
     write_model(path, header={**header, **named}, arrays=arrays)
 
 

@@ -8,14 +8,16 @@ import contextlib
 import importlib
 import os
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-import dpflows
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.files import read_model, write_model
+
+VERSION = metadata.version("dpflows")
 
 ESTIMATORS: dict[str, str] = {
     "DPFlow": "dpflows.estimators.flow",
@@ -29,7 +31,7 @@ ESTIMATORS: dict[str, str] = {
 def save(estimator: DensityEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator, its guarantee included."""
     header, arrays = described(estimator)
-    write_model(path, header={**header, "dpflows": dpflows.__version__}, arrays=arrays)
+    write_model(path, header={**header, "dpflows": VERSION}, arrays=arrays)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -66,7 +68,7 @@ def explained() -> Iterator[None]:
             raise
         raise InputError(
             "the file is not a model of this version of dpflows "
-            f"({dpflows.__version__}): its content does not fit together"
+            f"({VERSION}): its content does not fit together"
         ) from None
 
 
