@@ -1,0 +1,193 @@
+"""Where charges are written down: in memory, or in the ensemble's own file."""
+
+import abc
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from dpflows.errors import InputError
+from dpflows.files import read_model, write_model
+
+_ENTRY = "meter"
+_RETRIES = 1000
+
+
+class Page(abc.ABC):
+    """The number of charges, open for writing while nobody else may read or write it."""
+
+    taken: int
+
+    @abc.abstractmethod
+    def write(self, taken: int) -> None:
+        """Replace the number; it is safe when this returns."""
+
+
+class Book(abc.ABC):
+    """Keeps one number that only grows."""
+
+    @abc.abstractmethod
+    def opened(self) -> contextlib.AbstractContextManager[Page]:
+        """The page, closed to all others until the block ends."""
+
+
+@final
+class MemoryBooks(Book):
+    """Charges of one process; they end with it.
+
+    Guarantee:
+        A process that was forked off is refused, since its copy would be spent again.
+
+    Example:
+        >>> books = MemoryBooks(3)
+        >>> with books.opened() as page:
+        ...     page.write(page.taken + 1)
+        >>> with books.opened() as page:
+        ...     page.taken
+        4
+    """
+
+    def __init__(self, taken: int = 0) -> None:
+        self._page, self._process = _Note(taken), os.getpid()
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Page]:
+        """The page; the meter's own lock keeps other threads out."""
+        if os.getpid() != self._process:
+            raise InputError(
+                "the ensemble was copied into another process, where its budget would be spent "
+                "again; save it before processes share it, and load it there"
+            )
+        yield self._page
+
+
+@final
+class _Note(Page):
+    def __init__(self, taken: int) -> None:
+        self.taken = taken
+
+    def write(self, taken: int) -> None:
+        self.taken = taken
+
+
+@final
+class FileBooks(Book):
+    """Charges in the header of a model file that several processes may share.
+
+    Args:
+        path: The file, on a local disk.
+        identity: The ensemble's own; any other ensemble's file is refused.
+
+    Guarantee:
+        ``write`` returns when the new number is on disk. The file is locked while a page
+        is open. It is replaced as a whole, and its successor is locked before it takes
+        its place, so that no process reads a number that is about to change.
+        A copy of the file is another file, and counts by itself.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], identity: str) -> None:
+        self.path, self.identity = Path(path).absolute(), identity
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Page]:
+        """The page, read afresh under the lock."""
+        page = _Sheet(self.path, _locked(self.path))
+        try:
+            page.read(self.identity)
+            yield page
+        finally:
+            page.close()
+
+
+@final
+class _Sheet(Page):
+    """A locked file; the lock follows the file from version to version."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+        self._header: dict[str, Any] = {}
+        self._arrays: dict[str, np.ndarray] = {}
+        self.taken = 0
+
+    def read(self, identity: str) -> None:
+        self._header, self._arrays = read_model(self._path)
+        entry = self._header.get(_ENTRY)
+        if not isinstance(entry, dict) or entry.get("identity") != identity:
+            raise InputError(
+                f"{str(self._path)!r} is no longer the file of this ensemble; load it again"
+            )
+        self.taken = read_taken(entry)
+
+    def write(self, taken: int) -> None:
+        # One name is enough under the lock, and a killed process leaves one file at most.
+        successor = self._path.with_name(f".{self._path.name}.next")
+        entry = self._header[_ENTRY] | {"taken": taken}
+        write_model(successor, header=self._header | {_ENTRY: entry}, arrays=self._arrays)
+        descriptor = os.open(successor, os.O_RDONLY | os.O_CLOEXEC)
+        _lock(descriptor)
+        os.replace(successor, self._path)
+        _sync(self._path.parent)
+        self._header[_ENTRY] = entry
+        self.taken = taken
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_taken(entry: dict[str, Any]) -> int:
+    """The number of charges that a file states, which may be hostile."""
+    taken = entry["taken"]
+    if type(taken) is not int or taken < 0:
+        raise InputError("the file's number of charges must be a whole number of at least 0")
+    return taken
+
+
+def _locked(path: Path) -> int:
+    """A locked descriptor of the file that has the name now."""
+    for _ in range(_RETRIES):
+        descriptor = _open(path)
+        _lock(descriptor)
+        if _is_current(path, descriptor):
+            return descriptor
+        # It was replaced while we waited for the lock of its predecessor.
+        os.close(descriptor)
+    raise InputError(f"cannot lock {str(path)!r}: too many processes change it; ask again")
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InputError(
+            f"cannot charge {str(path)!r}: {error.strerror}; the ensemble answers only while its "
+            "file is where it was"
+        ) from None
+
+
+def _lock(descriptor: int) -> None:
+    # Only POSIX systems have it; the import must not keep others from what needs no file.
+    import fcntl
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _is_current(path: Path, descriptor: int) -> bool:
+    try:
+        named = os.stat(path)
+    except FileNotFoundError:
+        return False
+    held = os.fstat(descriptor)
+    return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

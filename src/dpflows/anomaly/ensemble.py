@@ -1,0 +1,300 @@
+"""DP-AD: many densities, each of its own part of the rows, vote in private."""
+
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn, final
+
+import numpy as np
+from jaxtyping import Int64
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dpflows.anomaly.assignment import nominal_rows, split
+from dpflows.anomaly.clusters import check_backend
+from dpflows.anomaly.jury import Jury
+from dpflows.anomaly.members import Cut, checked_density, fit_members, non_private
+from dpflows.anomaly.offers import Offer
+from dpflows.anomaly.storage import INTERNAL_STAMP
+from dpflows.anomaly.votes import Terms
+from dpflows.errors import InputError
+from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.intake import (
+    VALUES_READ_STAMP,
+    Declarations,
+    as_source,
+    feature_names,
+    require_columns,
+)
+from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.encoding import Encoding
+from dpflows.table.forms import Form
+from dpflows.table.reading import Table, read_table
+from dpflows.table.schema import Schema
+
+#: What detectors usually have and this one must not.
+_LEAKING = ("score_samples", "decision_function")
+
+
+@final
+class DPEnsembleDetector(OutlierMixin, BaseEstimator):
+    """Tells normal rows from anomalies by a private vote; every answer costs.
+
+    Rows are split into ``k`` parts, each row by itself, and every part is described by a
+    density without noise. Asked about a row, each density votes, and only a noisy
+    majority leaves: one person reaches one part, hence turns one vote.
+
+    Args:
+        k: How many parts.
+        estimator: The density of every part, with a schema or bounds; its epsilon is set
+            to infinity. ``None`` is a ``DPGaussianMixture``.
+        epsilon_per_query: The price of one answer; of one stream for ``sparse-vector``.
+        total_budget: What all answers together may cost. Its ``neighbours`` decide how
+            rows are split: by content for ``add-remove``, by position otherwise.
+        mechanism: ``geometric``, ``exponential`` (the original), or ``sparse-vector``,
+            whose streams are paid once and last until ``alarms`` anomalies were reported.
+        contamination: The share of a part's own rows that its density calls anomalies.
+        threshold: ``part``, the quantile at ``contamination``; a log-density in original
+            units, common to all parts; ``accuracy`` or ``youden``, the best on ``public``.
+        public: Labelled rows that are public, as ``(rows, labels)`` with labels +1 for
+            normal and -1 for anomalies.
+        alarms: How many anomalies a stream reports before it ends.
+        accountant: Who prices the answers.
+        n_jobs: How many parts are fitted at once.
+        backend: ``loky``, ``threading``, ``sequential``, ``dask`` or ``ray``.
+        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
+
+    Attributes:
+        guarantee_: What all answers that will ever be given cost together.
+        plan_: How many answers that are, and by which mechanism.
+
+    Guarantee:
+        Only answers may leave. All of them together cost at most ``total_budget``,
+        however questions are chosen and from however many threads; an answer is charged
+        before it exists. Whether a question is refused depends on the charges alone. The
+        object and its file hold densities without noise and must not be published.
+        A part that cannot be fitted votes anomaly: an error would tell of its rows.
+
+    Example:
+        >>> from dpflows import DPGaussian
+        >>> rows = np.random.default_rng().normal(size=(2000, 2)).clip(-6, 6)
+        >>> ensemble = DPEnsembleDetector(
+        ...     20, DPGaussian(bounds=(-6, 6)), epsilon_per_query=2.0,
+        ...     total_budget=Budget(6.0, 1e-6), contamination=0.01,
+        ... ).fit(rows)
+        >>> ensemble.remaining_queries()
+        3
+        >>> ensemble.predict(np.array([[0.0, 0.0], [5.5, -5.5]])).tolist()
+        [1, -1]
+        >>> ensemble.remaining_queries()
+        1
+    """
+
+    guarantee_: Guarantee
+    plan_: Offer
+    encoding_: Encoding
+    form_: Form
+    _jury: Jury
+
+    def __init__(
+        self,
+        k: int = 10,
+        estimator: DensityEstimator | None = None,
+        *,
+        epsilon_per_query: float = 0.1,
+        total_budget: Budget = Budget(1.0, 1e-6),  # noqa: B008 (frozen)
+        mechanism: str = "geometric",
+        contamination: float = 0.1,
+        threshold: float | str = "part",
+        public: Any = None,
+        alarms: int = 1,
+        accountant: str = "pld",
+        n_jobs: int | None = None,
+        backend: str | None = None,
+        insecure_test_seed: int | None = None,
+    ) -> None:
+        self.k = k
+        self.estimator = estimator
+        self.epsilon_per_query = epsilon_per_query
+        self.total_budget = total_budget
+        self.mechanism = mechanism
+        self.contamination = contamination
+        self.threshold = threshold
+        self.public = public
+        self.alarms = alarms
+        self.accountant = accountant
+        self.n_jobs = n_jobs
+        self.backend = backend
+        self.insecure_test_seed = insecure_test_seed
+
+    def plan(self) -> Offer:
+        """What the budget buys; reads no row.
+
+        Example:
+            >>> DPEnsembleDetector(epsilon_per_query=0.5).plan().sentence
+            'The budget buys 2 charges, each for one answer.'
+        """
+        terms = Terms(self.k, self.epsilon_per_query, self.total_budget.neighbours, self.alarms)
+        return Offer(self.total_budget, self.accountant, self.mechanism, terms)
+
+    def fit(
+        self, X: Any, y: Any = None, *, on_member: Callable[[int], None] | None = None
+    ) -> "DPEnsembleDetector":
+        """Fit a density to every part of the rows of ``X``.
+
+        Args:
+            X: A table without missing values, in any form that ``read_table`` accepts.
+            y: Ignored.
+            on_member: Told after each member how many are ready.
+        """
+        offer, entropy = self.plan(), self._entropy()
+        check_backend(self.backend)
+        wanted, neighbours = checked_density(self.estimator), offer.budget.neighbours
+        table = Declarations(wanted.schema, wanted.bounds, None).read(X)
+        encoding = Encoding(table.schema)
+        cut = Cut.asked(self.threshold, self.contamination, self.public, table.schema)
+        template = non_private(wanted, table.schema)
+        template.plan(nominal_rows(table, self.k, neighbours), len(table.schema.columns))
+        members = fit_members(
+            template,
+            split(table, self.k, neighbours, entropy),
+            cut,
+            entropy=entropy,
+            jobs=self.n_jobs,
+            backend=self.backend,
+            on_member=on_member,
+        )
+        promise = offer.guarantee(stamps=_stamps(table, entropy))
+        return self._adopt(Jury(members, offer), promise, encoding, table.form)
+
+    def predict(self, X: Any) -> Int64[np.ndarray, " n"]:
+        """+1 for normal rows, -1 for anomalies; all are answered, or none.
+
+        Raises:
+            BudgetError: fewer answers than rows are left; nothing was charged.
+        """
+        check_is_fitted(self, "guarantee_")
+        answers = self._jury.judge(self._questions(X), self._entropy())
+        return np.where(answers, 1, -1).astype(np.int64)
+
+    def answer(self, row: Any) -> bool:
+        """Whether one row is normal; the next may depend on the answer.
+
+        Args:
+            row: The cells of one row, or a table of one row.
+
+        Raises:
+            BudgetError: no answer is left; nothing was charged.
+        """
+        check_is_fitted(self, "guarantee_")
+        is_flat = isinstance(row, list | tuple | np.ndarray) and np.ndim(row) == 1
+        if len(rows := self._questions([row] if is_flat else row)) != 1:
+            raise InputError(f"row must be one row, got {len(rows)}; use predict for several")
+        return bool(self.predict(rows)[0] == 1)
+
+    def remaining_queries(self) -> int:
+        """How many more rows will be answered.
+
+        With ``sparse-vector`` it is the number that is certain: if every answer is an
+        anomaly. Answers of normal do not use it up.
+        """
+        check_is_fitted(self, "guarantee_")
+        return self._jury.remaining()
+
+    def spent(self) -> float:
+        """The epsilon of all answers so far; ``guarantee_`` states the end of the road."""
+        check_is_fitted(self, "guarantee_")
+        return self._jury.spent()
+
+    def privacy_statement(self) -> str:
+        """What may leave, and what all answers together promise, in plain words."""
+        check_is_fitted(self, "guarantee_")
+        promise = self.guarantee_.privacy_statement()
+        return f"{INTERNAL_STAMP}\n{self.plan_.sentence} All together:\n{promise}"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one INTERNAL ``.dpflow`` file for its owner's eyes, and charge it from now on.
+
+        A copy of the file could be asked again for what this one has answered. An ensemble
+        that has a file already is therefore not saved to a second one.
+        """
+        check_is_fitted(self, "guarantee_")
+        self._jury.keep(self, path)
+
+    def opened_from(self, path: str | os.PathLike[str]) -> None:
+        """Write every further charge to this file before the answer is given."""
+        self._jury.charge_in(path)
+
+    def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """A JSON-ready header and arrays; INTERNAL, for the members are not private."""
+        check_is_fitted(self, "guarantee_")
+        header, arrays = self._jury.to_file()
+        return header | {
+            "internal": True,
+            "stamp": INTERNAL_STAMP,
+            "contamination": self.contamination,
+            "threshold": self.threshold,
+            "guarantee": self.guarantee_.to_dict(),
+            "schema": self.encoding_.schema.to_dict(),
+            "form": self.form_.to_dict(),
+        }, arrays
+
+    @classmethod
+    def from_file(
+        cls, header: dict[str, Any], arrays: dict[str, np.ndarray]
+    ) -> "DPEnsembleDetector":
+        """Read back what ``to_file`` gave; the content may be hostile."""
+        schema = Schema.from_dict(header["schema"])
+        jury = Jury.from_file(header, arrays, columns=len(schema.columns))
+        offer, terms = jury.offer, jury.offer.terms
+        ensemble = cls(
+            terms.voters,
+            epsilon_per_query=terms.epsilon,
+            total_budget=offer.budget,
+            mechanism=offer.mechanism,
+            contamination=float(header["contamination"]),
+            threshold=header["threshold"],
+            alarms=terms.alarms,
+            accountant=offer.accountant,
+        )
+        promise, form = Guarantee.from_dict(header["guarantee"]), Form.from_dict(header["form"])
+        return ensemble._adopt(jury, promise, Encoding(schema), form)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _LEAKING:
+            raise AttributeError(
+                f"an ensemble has no {name}: its members are fitted without noise, so scores would "
+                "leak; ask predict or answer, or use DPAnomalyDetector, whose scores are free"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        shown = super().__repr__(N_CHAR_MAX)
+        return f"{shown}  # {INTERNAL_STAMP}" if "guarantee_" in vars(self) else shown
+
+    def _adopt(
+        self, jury: Jury, guarantee: Guarantee, encoding: Encoding, form: Form
+    ) -> "DPEnsembleDetector":
+        self._jury, self.plan_, self.guarantee_ = jury, jury.offer, guarantee
+        self.encoding_, self.form_ = encoding, form
+        self.n_features_in_ = len(encoding.schema.columns)
+        names = feature_names(form, encoding.schema)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        return self
+
+    def _questions(self, X: Any) -> np.ndarray:
+        source, schema = as_source(X), self.encoding_.schema
+        if isinstance(source, np.ndarray) and source.ndim == 2:
+            require_columns(source.shape[1], len(schema.columns), type(self).__name__)
+        return read_table(source, schema).matrix
+
+    def _entropy(self) -> Entropy:
+        if self.insecure_test_seed is None:
+            return Entropy.from_os()
+        return Entropy.insecure(self.insecure_test_seed)
+
+
+def _stamps(table: Table, entropy: Entropy) -> tuple[str, ...]:
+    read = (VALUES_READ_STAMP,) if table.schema.values_read else ()
+    return (*read, *((entropy.stamp,) if entropy.stamp else ()))

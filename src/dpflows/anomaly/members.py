@@ -1,0 +1,254 @@
+"""The members of an ensemble: a density and a threshold for every part of the rows.
+
+Guarantee:
+    What a member is depends on the rows of its own part and on public things. Nothing
+    that happens to one part is raised, warned of or logged: a part that cannot be fitted
+    says anomaly to everything, and its vote is one among the others.
+"""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool, Float, Float64
+from sklearn.base import clone
+from sklearn.utils.parallel import Parallel, delayed
+
+from dpflows.anomaly.clusters import LOCAL, running
+from dpflows.anomaly.thresholds import (
+    CRITERIA,
+    best_threshold,
+    check_contamination,
+    contamination_threshold,
+    normal_rows,
+)
+from dpflows.errors import InputError
+from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.intake import as_source
+from dpflows.estimators.mixture import DPGaussianMixture
+from dpflows.estimators.persistence import described, rebuilt
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.reading import read_table
+from dpflows.table.schema import Schema
+
+#: What a worker hands back: no object, only what a file would hold.
+Described = tuple[dict[str, Any] | None, dict[str, np.ndarray], float]
+#: Called with the number of members that are ready.
+Ready = Callable[[int], None]
+
+Rows = Float64[np.ndarray, "_ columns"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How each member finds its threshold, from its own part and public rows alone.
+
+    Attributes:
+        rule: ``part``, a criterion for labelled public rows, or ``given``.
+        value: The threshold if it is given.
+        contamination: The share of a part's own rows that may lie below.
+        rows: Public rows.
+        normal: Which of them are normal.
+
+    Example:
+        >>> Cut.asked(-7.5, 0.1, None, None).value
+        -7.5
+    """
+
+    rule: str
+    value: float = 0.0
+    contamination: float = 0.1
+    rows: Rows | None = dataclasses.field(default=None, repr=False)
+    normal: Bool[np.ndarray, " rows"] | None = dataclasses.field(default=None, repr=False)
+
+    @classmethod
+    def asked(cls, threshold: Any, contamination: float, public: Any, schema: Any) -> "Cut":
+        """Read what the user asked for; raises for public reasons only."""
+        check_contamination(contamination)
+        if isinstance(threshold, Real) and not isinstance(threshold, bool):
+            return cls("given", _finite(float(threshold)), contamination)
+        if threshold == "part":
+            return cls("part", contamination=contamination)
+        if threshold not in CRITERIA:
+            raise InputError(f"threshold must be a number, part, {' or '.join(CRITERIA)}")
+        rows, normal = _labelled(public, schema)
+        return cls(threshold, contamination=contamination, rows=rows, normal=normal)
+
+    def find(self, density: DensityEstimator, part: Rows) -> float:
+        """The threshold of a member that was fitted to ``part``."""
+        if self.rule == "given":
+            return self.value
+        if self.rule == "part":
+            return contamination_threshold(density.score_samples(part), self.contamination)
+        if self.rows is None or self.normal is None:
+            raise InputError("public must be (rows, labels)")
+        return best_threshold(density.score_samples(self.rows), self.normal, self.rule)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One voter.
+
+    Attributes:
+        density: What its part looks like; ``None`` if the part could not be fitted.
+        threshold: Rows of a lower log-density are anomalies to it.
+    """
+
+    density: DensityEstimator | None = dataclasses.field(repr=False)
+    threshold: float = dataclasses.field(repr=False)
+
+    @property
+    def columns(self) -> int | None:
+        """How many columns it expects; ``None`` if it votes without looking."""
+        return None if self.density is None else self.density.n_features_in_
+
+    @classmethod
+    def from_file(cls, description: Described) -> "Member":
+        """Read back what a worker or a file described, which may be hostile."""
+        header, arrays, threshold = description
+        if header is None:
+            return cls(None, 0.0)
+        return cls(rebuilt(header, arrays), float(threshold))
+
+    def to_file(self) -> Described:
+        """The member as plain data."""
+        if self.density is None:
+            return None, {}, 0.0
+        return *described(self.density), self.threshold
+
+    def says_normal(self, rows: Float[np.ndarray, "rows columns"]) -> Bool[np.ndarray, " rows"]:
+        """Its vote on each row; a row that it cannot score is an anomaly to it."""
+        if self.density is None:
+            return np.zeros(len(rows), dtype=bool)
+        try:
+            return np.asarray(self.density.score_samples(rows) > self.threshold)
+        except Exception:
+            # Whether scoring fails depends on the part, so it may count as a vote at most.
+            return np.zeros(len(rows), dtype=bool)
+
+
+def checked_density(estimator: Any) -> DensityEstimator:
+    """The estimator to copy for every part; a mixture if none is named."""
+    wanted = DPGaussianMixture() if estimator is None else estimator
+    if not isinstance(wanted, DensityEstimator):
+        kind = type(wanted).__name__
+        raise InputError(f"estimator must be a density estimator such as DPFlow(), got {kind}")
+    return wanted
+
+
+def non_private(estimator: DensityEstimator, schema: Schema) -> DensityEstimator:
+    """A copy that fits without noise: what keeps a part private is that it has one vote.
+
+    Example:
+        >>> from dpflows import DPGaussian
+        >>> copy = non_private(DPGaussian(1.0), Schema.from_bounds([0], [1]))
+        >>> copy.epsilon
+        inf
+    """
+    copy: DensityEstimator = clone(estimator)
+    copy.set_params(
+        epsilon=math.inf, neighbours="zero-out", schema=schema, bounds=None, discover=None
+    )
+    return copy
+
+
+def fit_members(
+    estimator: DensityEstimator,
+    parts: Sequence[Rows],
+    cut: Cut,
+    *,
+    entropy: Entropy,
+    jobs: int | None,
+    backend: str | None,
+    on_member: Ready | None = None,
+) -> list[Member]:
+    """One member per part, fitted side by side.
+
+    Args:
+        estimator: To be copied for every part; without privacy.
+        parts: The rows of each part.
+        cut: How thresholds are found.
+        entropy: Where the seeds of members come from in tests; otherwise they draw their own.
+        jobs: How many at once.
+        backend: Where.
+        on_member: Told after each member.
+    """
+    seeds = _seeds(entropy, len(parts))
+    copies = (clone(estimator).set_params(insecure_test_seed=seed) for seed in seeds)
+    tasks = (delayed(fit_part)(c, part, cut) for c, part in zip(copies, parts, strict=True))
+    # Without max_nbytes=None, large arrays are written to a temporary file for the workers
+    # to map: private rows would be on disk.
+    work = Parallel(
+        n_jobs=jobs,
+        backend=backend,
+        max_nbytes=None,
+        return_as="generator" if backend in LOCAL else "list",
+    )
+    # A warning about one part would tell of its rows.
+    with running(backend, jobs), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _collected(work(tasks), on_member)
+
+
+def fit_part(estimator: DensityEstimator, rows: Rows, cut: Cut) -> Described:
+    """Fit one part; what cannot be fitted is described as ``None``.
+
+    The threshold is found with the model as it is read back, which will answer.
+    """
+    try:
+        header, arrays = described(estimator.fit(rows))
+        density = rebuilt(header, arrays)
+        return header, arrays, float(cut.find(density, rows))
+    except Exception:
+        return None, {}, 0.0
+
+
+def count_normal(members: Sequence[Member], rows: Float[np.ndarray, "rows columns"]) -> list[int]:
+    """How many members find each row normal; private, never to be shown or kept."""
+    padded = _padded(rows)
+    votes = sum(member.says_normal(padded).astype(np.int64) for member in members)
+    return [int(count) for count in np.asarray(votes)[: len(rows)]]
+
+
+def _padded(rows: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "more columns"]:
+    """Up to the next power of two, since a new number of rows means a new program."""
+    room = 1 << (len(rows) - 1).bit_length()
+    return np.concatenate([rows, np.repeat(rows[-1:], room - len(rows), axis=0)])
+
+
+def _seeds(entropy: Entropy, count: int) -> list[int | None]:
+    if not entropy.stamp:
+        return [None] * count
+    return [int(word) for word in entropy.words("initialisation", step=0, count=count)]
+
+
+def _collected(found: Iterable[Described], on_member: Ready | None) -> list[Member]:
+    members = []
+    for description in found:
+        members.append(Member.from_file(description))
+        if on_member is not None:
+            on_member(len(members))
+    return members
+
+
+def _labelled(public: Any, schema: Schema) -> tuple[Rows, Bool[np.ndarray, " rows"]]:
+    if not isinstance(public, tuple | list) or len(public) != 2:
+        raise InputError("public must be (rows, labels) for a threshold by accuracy or youden")
+    rows, normal = read_table(as_source(public[0]), schema).matrix, normal_rows(public[1])
+    if len(rows) != len(normal):
+        raise InputError(f"public must hold one label per row, got {len(normal)} for {len(rows)}")
+    if normal.all() or not normal.any():
+        raise InputError("public must hold rows of both kinds, normal and anomalous")
+    return rows, normal
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise InputError(f"threshold must be a finite number, got {value}")
+    return value

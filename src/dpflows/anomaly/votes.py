@@ -1,0 +1,254 @@
+"""How the number of votes becomes a yes or no, and what that costs.
+
+A mechanism is one class and one line in ``MECHANISMS``.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, final
+
+from dpflows.anomaly.assignment import votes_turned, way_for
+from dpflows.anomaly.meter import Meter
+from dpflows.privacy.events import (
+    Event,
+    Neighbours,
+    PureEvent,
+    Sensitivity,
+    VoteEvent,
+    check_at_least,
+    check_choice,
+    check_positive,
+)
+from dpflows.privacy.mechanisms import SparseVector, noisy_vote
+from dpflows.privacy.randomness import Entropy
+
+#: Takes how many members say normal; tells whether the row is normal.
+Ask = Callable[[int], bool]
+
+_PURPOSE = "vote"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What is asked of a mechanism, all of it public.
+
+    Attributes:
+        voters: How many members vote.
+        epsilon: Of one charge.
+        neighbours: Which change of one person's data is hidden.
+        alarms: After how many reported anomalies a stream ends.
+
+    Example:
+        >>> Terms(10, 0.1, "zero-out", 1).sensitivity.zero_out
+        1.0
+    """
+
+    voters: int
+    epsilon: float
+    neighbours: Neighbours
+    alarms: int
+
+    def __post_init__(self) -> None:
+        check_at_least("k", self.voters, 1)
+        check_positive("epsilon_per_query", self.epsilon)
+        check_at_least("alarms", self.alarms, 1)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """How many votes one person can turn."""
+        return votes_turned(self.voters, way_for(self.neighbours))
+
+
+class Mechanism(abc.ABC):
+    """Turns votes into answers against a meter.
+
+    Attributes:
+        charge: What one charge buys, in words.
+
+    Guarantee:
+        ``admitted`` has charged, durably, for every answer before the answer exists.
+        Votes are neither kept nor shown.
+    """
+
+    charge: ClassVar[str]
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    @property
+    @abc.abstractmethod
+    def price(self) -> Event:
+        """What one charge costs."""
+
+    @abc.abstractmethod
+    def admitted(
+        self, meter: Meter, count: int, entropy: Entropy
+    ) -> contextlib.AbstractContextManager[Ask]:
+        """Leave to answer ``count`` questions, or a ``BudgetError`` before any is looked at."""
+
+    @abc.abstractmethod
+    def guaranteed(self, meter: Meter) -> int:
+        """How many more questions will be answered whatever the answers are."""
+
+
+class _SingleVote(Mechanism):
+    """Every answer is charged by itself."""
+
+    charge: ClassVar[str] = "one answer"
+    law: ClassVar[Any]
+
+    @property
+    def price(self) -> Event:
+        terms = self._terms
+        return VoteEvent(
+            voters=terms.voters,
+            epsilon=terms.epsilon,
+            law=self.law,
+            sensitivity=terms.sensitivity,
+            purpose=_PURPOSE,
+        )
+
+    @contextlib.contextmanager
+    def admitted(self, meter: Meter, count: int, entropy: Entropy) -> Iterator[Ask]:
+        numbers = iter(range(first := meter.charge(count), first + count))
+        yield lambda votes: self._answer(votes, next(numbers), entropy)
+
+    def guaranteed(self, meter: Meter) -> int:
+        return meter.remaining()
+
+    def _answer(self, votes: int, number: int, entropy: Entropy) -> bool:
+        return noisy_vote(
+            votes,
+            self._terms.voters,
+            epsilon=self._terms.epsilon,
+            law=self.law,
+            sensitivity=self._terms.sensitivity,
+            entropy=entropy,
+            # A test seed gives equal noise to equal purposes.
+            purpose=f"{_PURPOSE} {number}",
+        ).value
+
+
+@final
+class Exponential(_SingleVote):
+    """The exponential mechanism of the original algorithm.
+
+    Example:
+        >>> Exponential(Terms(10, 0.1, "zero-out", 1)).price.law
+        'exponential'
+    """
+
+    law: ClassVar[Any] = "exponential"
+
+
+@final
+class Geometric(_SingleVote):
+    """The majority after two-sided geometric noise on the number of votes.
+
+    Example:
+        >>> Geometric(Terms(10, 0.1, "zero-out", 1)).price.law
+        'geometric'
+    """
+
+    law: ClassVar[Any] = "geometric"
+
+
+@final
+class SparseVectorStream(Mechanism):
+    """A stream of questions that is paid once and ends after ``alarms`` anomalies.
+
+    Answers of normal are free within a stream. A stream lives in one process: after
+    loading, and in every other process, the first question opens another one.
+
+    Guarantee:
+        A stream is charged before its first question. How many were opened follows from
+        the answers, which are released anyhow.
+
+    Example:
+        >>> from dpflows.privacy.guarantee import Budget
+        >>> stream = SparseVectorStream(Terms(100, 0.5, "zero-out", 1))
+        >>> meter = Meter(Budget(1.0, 1e-9), stream.price, "pld")
+        >>> with stream.admitted(meter, 2, Entropy.from_os()) as ask:
+        ...     [ask(100), ask(100)]
+        [True, True]
+        >>> meter.taken(), stream.guaranteed(meter)
+        (1, 2)
+    """
+
+    charge: ClassVar[str] = "one stream of answers, until it has reported its anomalies"
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
+        self._stream: SparseVector | None = None
+        self._alarms_left, self._process = 0, os.getpid()
+
+    @property
+    def price(self) -> Event:
+        """A stream is pure, and no more is known about it."""
+        epsilon, turned = self._terms.epsilon, self._terms.sensitivity
+        by_relation = (turned.zero_out, turned.add_remove, turned.replace_one)
+        return PureEvent(
+            epsilon=Sensitivity(*(epsilon * votes for votes in by_relation)), purpose="stream"
+        )
+
+    @contextlib.contextmanager
+    def admitted(self, meter: Meter, count: int, entropy: Entropy) -> Iterator[Ask]:
+        """Held until all are answered: another thread could otherwise end the stream."""
+        with meter.held():
+            meter.require(self._streams_for(count))
+            yield lambda votes: self._answer(votes, meter, entropy)
+
+    def guaranteed(self, meter: Meter) -> int:
+        """All answers might be anomalies, so a stream counts for ``alarms`` answers."""
+        with meter.held():
+            return self._left() + self._terms.alarms * meter.remaining()
+
+    def _streams_for(self, count: int) -> int:
+        """How many must be opened if every answer is an anomaly."""
+        return -(-max(count - self._left(), 0) // self._terms.alarms)
+
+    def _left(self) -> int:
+        """Anomalies that the open stream may still report; none in a forked process."""
+        return self._alarms_left if self._process == os.getpid() else 0
+
+    def _answer(self, votes: int, meter: Meter, entropy: Entropy) -> bool:
+        if self._stream is None or self._left() == 0:
+            self._stream = self._opened(meter.charge(1), entropy)
+            self._alarms_left, self._process = self._terms.alarms, os.getpid()
+        is_anomaly = self._stream.exceeds(float(self._terms.voters - votes))
+        self._alarms_left -= is_anomaly
+        return not is_anomaly
+
+    def _opened(self, number: int, entropy: Entropy) -> SparseVector:
+        terms = self._terms
+        return SparseVector(
+            terms.voters / 2,
+            sensitivity=terms.sensitivity,
+            epsilon=terms.epsilon,
+            positives=terms.alarms,
+            entropy=entropy,
+            purpose=f"stream {number}",
+        )
+
+
+MECHANISMS: dict[str, type[Mechanism]] = {
+    "exponential": Exponential,
+    "geometric": Geometric,
+    "sparse-vector": SparseVectorStream,
+}
+
+
+def mechanism_for(name: str, terms: Terms) -> Mechanism:
+    """The mechanism of that name.
+
+    Example:
+        >>> mechanism_for("coin", Terms(10, 0.1, "zero-out", 1))
+        Traceback (most recent call last):
+        dpflows.errors.InputError: mechanism must be one of exponential, geometric, ...
+    """
+    check_choice("mechanism", name, tuple(MECHANISMS))
+    return MECHANISMS[name](terms)
