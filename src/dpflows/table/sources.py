@@ -58,7 +58,7 @@ def from_numpy(array: np.ndarray, schema: Schema | None) -> Source:
     if array.ndim != 2:
         raise InputError(
             f"array must have two dimensions, rows and columns, got {array.ndim}; "
-            "for one column use array.reshape(-1, 1)"
+            "Reshape your data, for one column by array.reshape(-1, 1)"
         )
     check_cells(*array.shape)
     names = default_names(array.shape[1]) if schema is None else schema.names
