@@ -16,6 +16,7 @@ from dpflows.estimators.persistence import described, rebuilt
 from dpflows.privacy.accounting import guarantee_for
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.table.encoding import Encoding
 
 _PREFIX = "density/"
 
@@ -137,6 +138,16 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         density = _fresh(wanted, epsilon=part * wanted.epsilon).fit(X)
         found, events = rule.find(Task(wish, density, budget, X if rule.is_paid else None))
         return self._adopt(density, found, _total(density, events, budget))
+
+    @property
+    def encoding_(self) -> Encoding:
+        """How rows become numbers, from the schema alone."""
+        return self.estimator_.encoding_
+
+    @property
+    def plan_(self) -> Any:
+        """What the fit of the density did."""
+        return self.estimator_.plan_
 
     def score_samples(self, X: Any) -> Float[np.ndarray, " n"]:
         """The log-density of each row; rows outside the declared bounds have ``-inf``."""

@@ -35,7 +35,7 @@ def account(
         Path | None, typer.Option(help="Draw epsilon against steps into this file.")
     ] = None,
 ) -> None:
-    """Compare all accountants on one training run, without touching any data."""
+    """Compare all accountants on one training run; reads no row."""
     from dpflows.privacy.accounting import Run
     from dpflows.privacy.guarantee import check_delta, check_epsilon
 

@@ -19,7 +19,7 @@ def certificate(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model promises, in plain words or as JSON."""
-    from dpflows.estimators.persistence import load
+    from dpflows.anomaly.persistence import load
 
     if target is not None:
         require_target(target, (".txt", ".json"), source=model)
@@ -38,13 +38,17 @@ def certificate(
 
 def describe(fitted: Any) -> dict[str, Any]:
     """The certificate as plain JSON: released and public facts alone."""
+    from dpflows.anomaly.threshold import DPAnomalyDetector
+
     promise = fitted.guarantee_
+    is_threshold = isinstance(fitted, DPAnomalyDetector)
     return promise.to_dict() | {
         "is_private": promise.is_private,
-        "statement": promise.privacy_statement(),
+        "statement": fitted.privacy_statement(),
         "estimator": type(fitted).__name__,
         "columns": [{"name": c.name, "kind": c.kind} for c in fitted.encoding_.schema.columns],
         "plan": fitted.plan_.to_dict(),
+        **({"threshold": fitted.threshold_rule_.to_dict()} if is_threshold else {}),
     }
 
 

@@ -14,7 +14,7 @@ def demo(
     folder: Annotated[Path, typer.Option("--output", help="Where the results go.")] = Path("demo"),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Fit a private flow on the pinwheel and leave model, rows, picture, certificate."""
+    """Fit a private flow on the pinwheel; leaves rows and a picture."""
     import numpy as np
 
     from dpflows.estimators.flow import DPFlow

@@ -47,6 +47,7 @@ VERBS: dict[str, Verb] = {
         "dpflows.cli.sample", "sample", "model.dpflow --rows 1000 --output synthetic.csv"
     ),
     "score": Verb("dpflows.cli.score", "score", "model.dpflow rows.csv --output scores.csv"),
+    "detect": Verb("dpflows.cli.detect", "detect", "model.dpflow rows.csv --output anomalies.csv"),
     "certificate": Verb("dpflows.cli.certificate", "certificate", "model.dpflow"),
     "account": Verb(
         "dpflows.cli.account",

@@ -20,14 +20,14 @@ def sample(
     as_json: AsJson = False,
 ) -> None:
     """Draw synthetic rows from a model; costs no privacy."""
+    from dpflows.anomaly.persistence import density_of, load
     from dpflows.cli.tables import WRITERS
-    from dpflows.estimators.persistence import load
 
     for name, value in (("rows", rows), ("chunk", chunk)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
     require_target(target, tuple(WRITERS), source=model)
-    fitted = load(model)
+    fitted = density_of(load(model))
     _draw(fitted, rows, chunk, target)
     stamps = list(fitted.guarantee_.stamps)
     if as_json:

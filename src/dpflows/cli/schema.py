@@ -30,7 +30,7 @@ def schema(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing schema.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Propose a schema for a table from the types of its columns alone."""
+    """Propose a schema from the types of a table's columns alone."""
     from dpflows.cli.tables import spoken
     from dpflows.table.schema import Schema
 

@@ -1,5 +1,6 @@
 """``dpflows score``: the log-density of every row of a table."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,16 +28,14 @@ def score(
     no_header: NoHeader = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the log-density of every row, in the order of the rows; INTERNAL."""
-    from dpflows.cli.tables import WRITERS, read_rows
-    from dpflows.estimators.persistence import load
+    """Write the log-density of every row of a table; INTERNAL."""
+    from dpflows.anomaly.persistence import density_of, load
+    from dpflows.cli.tables import read_rows
 
-    if target is None:
-        raise InputError("output must be named: scores are private, so they go to a file alone")
-    require_target(target, tuple(WRITERS), source=rows)
-    fitted = load(model)
+    target = require_private_target(target, "scores", rows)
+    fitted = density_of(load(model))
     frame = read_rows(rows, fitted.encoding_.schema, drop_extra=drop_extra, no_header=no_header)
-    _write(fitted, frame, target)
+    write_answers(frame, target, lambda piece: {"log_density": fitted.score_samples(piece)})
     if as_json:
         output.print_json({"file": str(target), "column": "log_density", "internal": True})
     else:
@@ -44,13 +43,31 @@ def score(
             output.say(output.console(), line)
 
 
-def _write(fitted: Any, frame: Any, target: Path) -> None:
-    """Score and write piece by piece; what is outside the bounds has -inf."""
+def require_private_target(target: Path | None, what: str, rows: Path) -> Path:
+    """Refuse to show what belongs into a file, and a file that could not be written."""
+    from dpflows.cli.tables import WRITERS
+
+    if target is None:
+        raise InputError(f"output must be named: {what} are private, so they go to a file alone")
+    require_target(target, tuple(WRITERS), source=rows)
+    return target
+
+
+def write_answers(
+    frame: Any, target: Path, answer: Callable[[Any], dict[str, Any]], chunk: int | None = None
+) -> None:
+    """Answer and write piece by piece, in the order of the rows.
+
+    Args:
+        frame: The rows.
+        target: The file, which appears whole or not at all.
+        answer: The columns of the answer to a piece of the rows.
+        chunk: Rows per piece.
+    """
     import pyarrow as pa
 
     from dpflows.cli.tables import write_table
 
     with write_table(target) as write:
-        for start in range(0, frame.num_rows, CHUNK):
-            logs = fitted.score_samples(frame.slice(start, CHUNK))
-            write(pa.table({"log_density": logs}))
+        for start in range(0, frame.num_rows, chunk or CHUNK):
+            write(pa.table(answer(frame.slice(start, chunk or CHUNK))))

@@ -1,0 +1,176 @@
+"""``dpflows detect``: which rows of a table are anomalies."""
+
+import abc
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, final
+
+import typer
+
+from dpflows.cli import output
+from dpflows.cli.score import require_private_target, write_answers
+from dpflows.cli.settings import AsJson, DropExtra, ModelFile, NoHeader, RowsFile
+from dpflows.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpflows.anomaly.threshold import DPAnomalyDetector
+
+NOTE = (
+    "INTERNAL: what is said about private rows is itself private, and no guarantee covers it. "
+    "Keep the file where the rows are kept."
+)
+ENSEMBLE_NOTE = (
+    "These answers protect the people in the ensemble's training rows; about the rows that were "
+    "asked they are as private as those rows."
+)
+DEFAULT_CONTAMINATION = 0.1
+
+
+def detect(
+    model: ModelFile,
+    rows: RowsFile,
+    target: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="A .csv, .csv.gz or .parquet file."),
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Lowest log-density of a normal row, original units.")
+    ] = None,
+    contamination: Annotated[
+        float | None, typer.Option(help="Share of ordinary rows to flag; else 0.1.")
+    ] = None,
+    drop_extra: DropExtra = False,
+    no_header: NoHeader = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write which rows of a table are anomalies; INTERNAL."""
+    from dpflows.anomaly.persistence import load
+    from dpflows.cli.tables import read_rows
+
+    if threshold is not None and contamination is not None:
+        raise InputError("give --threshold or --contamination, not both: each decides alone")
+    target = require_private_target(target, "detections", rows)
+    judge = judge_for(load(model), threshold, contamination)
+    schema = judge.model.encoding_.schema
+    frame = read_rows(rows, schema, drop_extra=drop_extra, no_header=no_header)
+    judge.write(frame, target)
+    if as_json:
+        output.print_json({"file": str(target), "rows": frame.num_rows} | judge.facts())
+    else:
+        counted = f"Anomalies: {judge.flagged:,} of {frame.num_rows:,} rows"
+        for line in [*judge.lines(counted), f"Answers: {target}"]:
+            output.say(output.console(), line)
+
+
+class Judge(abc.ABC):
+    """Answers about the rows of a table, and what there is to say about the answers."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.flagged = model, 0
+
+    @abc.abstractmethod
+    def write(self, frame: Any, target: Path) -> None:
+        """Answer and write."""
+
+    @abc.abstractmethod
+    def lines(self, counted: str) -> list[str]:
+        """What a reader is told."""
+
+    @abc.abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What a machine is told."""
+
+    def _counted(self, anomaly: "np.ndarray") -> "np.ndarray":
+        self.flagged += int(anomaly.sum())
+        return anomaly
+
+
+@final
+class ByThreshold(Judge):
+    """A density and a threshold: answers are free."""
+
+    def __init__(self, model: "DPAnomalyDetector", said: str) -> None:
+        super().__init__(model)
+        self._said = said
+
+    def write(self, frame: Any, target: Path) -> None:
+        """Answer piece by piece."""
+        write_answers(frame, target, self._answer)
+
+    def lines(self, counted: str) -> list[str]:
+        """Stamps, where the threshold came from, and how many rows lie below it."""
+        promise, rule = self.model.guarantee_, self.model.threshold_rule_
+        said = [self._said] if self._said else []
+        return [*promise.stamps, NOTE, *said, f"{counted}, by {rule.sentence}"]
+
+    def facts(self) -> dict[str, Any]:
+        """The same for a machine."""
+        rule = self.model.threshold_rule_
+        return {
+            "columns": ["anomaly", "log_density"],
+            "anomalies": self.flagged,
+            "threshold": rule.to_dict() | {"sentence": rule.sentence},
+            "internal": True,
+            "stamps": list(self.model.guarantee_.stamps),
+        }
+
+    def _answer(self, piece: Any) -> dict[str, Any]:
+        logs = self.model.score_samples(piece)
+        # a log-density that is no number is no sign of being normal
+        return {"anomaly": self._counted(~(logs >= self.model.offset_)), "log_density": logs}
+
+
+@final
+class ByVote(Judge):
+    """An ensemble: every answer is charged, and all rows are answered or none."""
+
+    def write(self, frame: Any, target: Path) -> None:
+        """Answer all rows at once: a budget that does not suffice is left alone."""
+        write_answers(frame, target, self._answer, chunk=max(frame.num_rows, 1))
+
+    def lines(self, counted: str) -> list[str]:
+        """Stamps, how many rows were voted out, and how many answers remain."""
+        remaining = f"Answers left: {self.model.remaining_queries():,}"
+        stamps = self.model.guarantee_.stamps
+        return [*stamps, ENSEMBLE_NOTE, f"{counted}, by a private vote", remaining]
+
+    def facts(self) -> dict[str, Any]:
+        """The same for a machine."""
+        return {
+            "columns": ["anomaly"],
+            "anomalies": self.flagged,
+            "remaining_queries": self.model.remaining_queries(),
+            "internal": True,
+            "stamps": list(self.model.guarantee_.stamps),
+        }
+
+    def _answer(self, piece: Any) -> dict[str, Any]:
+        return {"anomaly": self._counted(self.model.predict(piece) == -1)}
+
+
+def judge_for(model: Any, threshold: float | None, contamination: float | None) -> Judge:
+    """Who answers: the model's own threshold, one that was asked for, or a vote."""
+    from dpflows.anomaly.persistence import density_of
+    from dpflows.anomaly.threshold import DPAnomalyDetector
+    from dpflows.estimators.base import DensityEstimator
+
+    asked = threshold is not None or contamination is not None
+    if not isinstance(model, DensityEstimator | DPAnomalyDetector):
+        return _vote(model, asked)
+    if isinstance(model, DPAnomalyDetector) and not asked:
+        return ByThreshold(model, "")
+    share = DEFAULT_CONTAMINATION if contamination is None else contamination
+    rule = "samples" if threshold is None else threshold
+    detector = DPAnomalyDetector.around(density_of(model), contamination=share, threshold=rule)
+    said = f"The model has no threshold of its own: --contamination {share:g} is assumed."
+    return ByThreshold(detector, "" if asked else said)
+
+
+def _vote(model: Any, asked: bool) -> Judge:
+    if asked:
+        raise InputError(
+            "an ensemble takes neither --threshold nor --contamination: its members have their own "
+            "thresholds since the fit, and other answers would need another ensemble"
+        )
+    return ByVote(model)
