@@ -34,6 +34,7 @@ from dpflows.table.schema import Schema
 
 #: What detectors usually have and this one must not.
 _LEAKING = ("score_samples", "decision_function")
+_ANSWERS_ALONE = "What is released below are all these answers, never the detector or its file:"
 
 
 @final
@@ -207,16 +208,15 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         return self._jury.spent()
 
     def privacy_statement(self) -> str:
-        """What may leave, and what all answers together promise, in plain words."""
+        """What may leave, and what all answers promise together."""
         check_is_fitted(self, "guarantee_")
         promise = self.guarantee_.privacy_statement()
-        return f"{INTERNAL_STAMP}\n{self.plan_.sentence} All together:\n{promise}"
+        return f"{INTERNAL_STAMP}\n{self.plan_.sentence} {_ANSWERS_ALONE}\n{promise}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one INTERNAL ``.dpflow`` file for its owner's eyes, and charge it from now on.
 
-        A copy of the file could be asked again for what this one has answered. An ensemble
-        that has a file already is therefore not saved to a second one.
+        A copy of a file could be asked all over again, so a second one is refused.
         """
         check_is_fitted(self, "guarantee_")
         self._jury.keep(self, path)

@@ -4,7 +4,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 from jaxtyping import Float
@@ -94,3 +94,6 @@ class Jury:
         expected = offer.terms.voters
         members = read_members(header["members"], arrays, expected=expected, columns=columns)
         return cls(members, offer, taken=read_taken(meter), identity=str(meter["identity"]))
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError("an ensemble cannot be copied: a copy would be asked a second time")

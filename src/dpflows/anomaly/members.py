@@ -84,10 +84,10 @@ class Cut:
         if self.rule == "given":
             return self.value
         if self.rule == "part":
-            return contamination_threshold(density.score_samples(part), self.contamination)
+            return contamination_threshold(_scores(density, part), self.contamination)
         if self.rows is None or self.normal is None:
             raise InputError("public must be (rows, labels)")
-        return best_threshold(density.score_samples(self.rows), self.normal, self.rule)
+        return best_threshold(_scores(density, self.rows), self.normal, self.rule)
 
 
 @final
@@ -127,7 +127,7 @@ class Member:
         if self.density is None:
             return np.zeros(len(rows), dtype=bool)
         try:
-            return np.asarray(self.density.score_samples(rows) > self.threshold)
+            return np.asarray(_scores(self.density, rows) > self.threshold)
         except Exception:
             # Whether scoring fails depends on the part, so it may count as a vote at most.
             return np.zeros(len(rows), dtype=bool)
@@ -211,15 +211,19 @@ def fit_part(estimator: DensityEstimator, rows: Rows, cut: Cut) -> Described:
 
 def count_normal(members: Sequence[Member], rows: Float[np.ndarray, "rows columns"]) -> list[int]:
     """How many members find each row normal; private, never to be shown or kept."""
-    padded = _padded(rows)
-    votes = sum(member.says_normal(padded).astype(np.int64) for member in members)
-    return [int(count) for count in np.asarray(votes)[: len(rows)]]
+    votes = np.zeros(len(rows), dtype=np.int64)
+    for member in members:
+        votes += member.says_normal(rows)
+    return [int(count) for count in votes]
 
 
-def _padded(rows: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "more columns"]:
-    """Up to the next power of two, since a new number of rows means a new program."""
+def _scores(
+    density: DensityEstimator, rows: Float[np.ndarray, "_ columns"]
+) -> Float[np.ndarray, " _"]:
+    """Log-densities; rows are filled up to a power of two, as each size is a new program."""
     room = 1 << (len(rows) - 1).bit_length()
-    return np.concatenate([rows, np.repeat(rows[-1:], room - len(rows), axis=0)])
+    filled = np.concatenate([rows, np.repeat(rows[-1:], room - len(rows), axis=0)])
+    return density.score_samples(filled)[: len(rows)]
 
 
 def _seeds(entropy: Entropy, count: int) -> list[int | None]:

@@ -1,6 +1,7 @@
 """What an ensemble offers before it reads a row: how many answers, at what cost."""
 
 import dataclasses
+import functools
 from typing import Any, final
 
 from dpflows.anomaly.votes import Mechanism, Terms, mechanism_for
@@ -58,7 +59,7 @@ class Offer(Spending):
         """One charge."""
         return self.voting().price
 
-    @property
+    @functools.cached_property
     def charges(self) -> int:
         """How many charges the budget has room for."""
         return StepFilter(self.budget, self.price, accountant=self.accountant).limit
