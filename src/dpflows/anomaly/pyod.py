@@ -1,0 +1,117 @@
+"""A detector with the manners of PyOD, for programs that expect those; PyOD is not needed."""
+
+import math
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from dpflows.anomaly.threshold import DPAnomalyDetector
+from dpflows.errors import InputError
+
+#: The score of a row outside the declared bounds: above all others, and finite as PyOD's are.
+OUTSIDE = float(np.finfo(np.float64).max)
+
+
+class PrivateScoresError(InputError, AttributeError):
+    """What PyOD keeps of the training rows, and a private detector must not."""
+
+
+@final
+class PyODAdapter(BaseEstimator):
+    """A threshold detector that answers as PyOD's detectors do.
+
+    Scores are minus log-densities, so higher is more abnormal; labels are 1 for
+    anomalies and 0 for normal rows, and a row is an anomaly where its score exceeds
+    ``threshold_``.
+
+    PyOD keeps the scores and labels of the training rows as ``decision_scores_`` and
+    ``labels_``. Those are private values that no guarantee covers, so they are neither
+    computed nor kept, and asking for them is an error; without privacy, where epsilon is
+    infinite, they are there as usual. There is no ``predict_proba``: PyOD scales scores by
+    the least and the greatest of the training rows, which would be private too, and
+    nothing else makes a chance of being an anomaly out of a density alone.
+
+    Args:
+        detector: A ``DPAnomalyDetector``. One that is fitted already answers at once, also
+            without ``fit``; ``fit`` makes a new one with its settings.
+
+    Guarantee:
+        That of the detector, which is all that ``fit`` computes from private rows. Scores
+        and labels of private rows that are asked for are private.
+
+    Example:
+        >>> from dpflows import DPGaussian
+        >>> rows = np.random.default_rng().normal(size=(2000, 2)).clip(-6, 6)
+        >>> density = DPGaussian(epsilon=1.0, delta=1e-5, bounds=(-6, 6))
+        >>> adapter = PyODAdapter(DPAnomalyDetector(density, contamination=0.05)).fit(rows)
+        >>> adapter.predict(np.array([[0.0, 0.0], [5.5, -5.5]])).tolist()
+        [0, 1]
+        >>> hasattr(adapter, "labels_")
+        False
+    """
+
+    def __init__(self, detector: DPAnomalyDetector) -> None:
+        self.detector = detector
+
+    def fit(self, X: Any, y: Any = None) -> "PyODAdapter":
+        """Fit the detector within its budget; ``y`` is ignored."""
+        self.detector_ = DPAnomalyDetector(**self._told().get_params(deep=False)).fit(X)
+        is_private = math.isfinite(self.detector_.guarantee_.epsilon)
+        self._training_scores = None if is_private else self.decision_function(X)
+        return self
+
+    def decision_function(self, X: Any) -> Float64[np.ndarray, " n"]:
+        """How abnormal each row is; the greatest finite number outside the bounds."""
+        logs = np.asarray(self._fitted().score_samples(X), np.float64)
+        return np.nan_to_num(-logs, nan=OUTSIDE, posinf=OUTSIDE)
+
+    def predict(self, X: Any) -> Int64[np.ndarray, " n"]:
+        """1 for anomalies, 0 for normal rows."""
+        return (self.decision_function(X) > self.threshold_).astype(np.int64)
+
+    @property
+    def contamination(self) -> float:
+        """The share of rows to call anomalies, where the threshold is a quantile."""
+        return self._told().contamination
+
+    @property
+    def threshold_(self) -> float:
+        """The score that anomalies exceed."""
+        return -self._fitted().offset_
+
+    @property
+    def decision_scores_(self) -> Float64[np.ndarray, " n"]:
+        """Scores of the training rows; there without privacy alone."""
+        return self._scores_of_training("decision_scores_")
+
+    @property
+    def labels_(self) -> Int64[np.ndarray, " n"]:
+        """Labels of the training rows; there without privacy alone."""
+        return (self._scores_of_training("labels_") > self.threshold_).astype(np.int64)
+
+    def _scores_of_training(self, name: str) -> Float64[np.ndarray, " n"]:
+        self._fitted()
+        scores = getattr(self, "_training_scores", None)
+        if scores is None:
+            method = "decision_function" if name == "decision_scores_" else "predict"
+            raise PrivateScoresError(
+                f"{name} would be values of private rows, which no guarantee covers, so they are "
+                f"not kept; call {method}(X) on rows of your choice and treat what comes as "
+                "private, or fit with epsilon=inf where no privacy is needed"
+            )
+        return scores
+
+    def _told(self) -> DPAnomalyDetector:
+        if not isinstance(self.detector, DPAnomalyDetector):
+            kind = type(self.detector).__name__
+            raise InputError(f"detector must be a DPAnomalyDetector, got {kind}")
+        return self.detector
+
+    def _fitted(self) -> DPAnomalyDetector:
+        """The detector that ``fit`` made, or the one given if that is fitted."""
+        found: DPAnomalyDetector = vars(self).get("detector_", self._told())
+        check_is_fitted(found, "offset_")
+        return found
