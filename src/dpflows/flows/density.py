@@ -136,8 +136,9 @@ class Density(eqx.Module):
         rows = np.asarray(x, dtype=float)
         if rows.ndim != 2 or rows.shape[1] != self.dim:
             raise InputError(f"x must be a table of {self.dim} columns, got shape {rows.shape}")
-        logs = _scores(self.model, self.normaliser.apply(rows))
-        logs = logs + (self.normaliser.log_det(rows) - self.log_inside)
+        held = self._held(rows)  # far outside, numbers could overflow
+        logs = _scores(self.model, self.normaliser.apply(held))
+        logs = logs + (self.normaliser.log_det(held) - self.log_inside)
         return np.where(self._inside(rows), logs, -np.inf)
 
     def sample(self, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "n d"]:
@@ -180,9 +181,12 @@ class Density(eqx.Module):
         return self.normaliser.undo(_draws(self.model, key, n))
 
     def _clipped(self, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "n d"]:
+        return self._held(self._draw(key, n))
+
+    def _held(self, rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         low = -np.inf if self.low is None else self.low
         high = np.inf if self.high is None else self.high
-        return np.clip(np.nan_to_num(self._draw(key, n)), low, high)
+        return np.clip(np.nan_to_num(rows), low, high)
 
 
 @eqx.filter_jit
