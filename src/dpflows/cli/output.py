@@ -80,6 +80,28 @@ def progress(task: str, *, steps: int, quiet: bool = False) -> Iterator[Advance]
         yield lambda done, epsilon: bar.update(identifier, completed=done, epsilon=epsilon)
 
 
+@contextlib.contextmanager
+def counting(task: str, *, quiet: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr for pieces of work, with the last one finished and the time left.
+
+    Example:
+        >>> with counting("folds", quiet=True) as advance:
+        ...     advance(1, 10, "fold 1")
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[last]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True, quiet=quiet)) as bar:
+        identifier = bar.add_task(task, total=None, last="")
+        yield lambda done, total, last: bar.update(
+            identifier, completed=done, total=total, last=last
+        )
+
+
 def report_failure(error: BaseException, *, debug: bool) -> int:
     """Say on stderr what went wrong and return the exit code.
 

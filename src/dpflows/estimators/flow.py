@@ -59,7 +59,7 @@ class DPFlow(DensityEstimator):
             If not, its own cost is part of this release.
         trainable_prior: Whether training may move the prior.
         normalisation: How columns are brought to comparable units inside the budget:
-            ``histograms``, ``moments`` or ``bounds``.
+            ``histograms``, ``moments`` or ``bounds``; ``paper-not-private`` is for comparison.
         architecture: A family by name, an ``Architecture``, or ``None`` for the rule.
         initialisation: How ActNorm layers start: ``identity``, or ``private`` from noisy
             moments of what reaches them; ``paper-not-private`` is for comparison.

@@ -29,7 +29,13 @@ from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
-from dpflows.training.normalising import NORMALISATIONS, Normalisation, plan_normalisation
+from dpflows.training.normalising import (
+    NORMALISATIONS,
+    UNPAID,
+    UNPAID_STAMP,
+    Normalisation,
+    plan_normalisation,
+)
 
 #: With so many components the mixture needs no flow; with fewer it is a place to start.
 ENOUGH_COMPONENTS = 8
@@ -250,7 +256,9 @@ class Beginning:
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        """What a given prior carries, unless its rows are public."""
+        """What a given prior carries, unless its rows are public; or an unpaid normaliser."""
+        if self.prior is None and self.normalisation == UNPAID:
+            return (UNPAID_STAMP,)
         is_ours = isinstance(self.prior, DPGaussianMixture) and not self.is_public
         return self.prior.guarantee_.stamps if is_ours else ()  # type: ignore[union-attr]
 

@@ -12,14 +12,24 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from dpflows.errors import InputError
 
-Rows = Float[np.ndarray, "rows columns"]
+Rows = Float[np.ndarray, "_ columns"]
 Vector = Float[np.ndarray, " columns"]
 
 _FOLDS = 10
+_MEASUREMENTS = (
+    "Global_active_power",
+    "Global_reactive_power",
+    "Voltage",
+    "Global_intensity",
+    "Sub_metering_1",
+    "Sub_metering_2",
+    "Sub_metering_3",
+)
 _MINUTES = 12
 #: An odd number whose multiples are spread evenly over 32 bits (Knuth's hash).
 _MULTIPLIER = 2_654_435_761
@@ -38,6 +48,8 @@ class RealTable:
         fold: For each row, the fold in which it is a test row, from 1.
         log_unit: Added to a log-density in the rows' units to give the literature's.
         bounds_read: Whether the box was read from the rows.
+        in_unit_ball: Whether the rows come scaled by their largest norm.
+        anomalies: Rows that a detector should find, where some are known.
     """
 
     rows: Rows
@@ -47,6 +59,8 @@ class RealTable:
     fold: np.ndarray
     log_unit: float = 0.0
     bounds_read: bool = False
+    in_unit_ball: bool = False
+    anomalies: Rows | None = None
 
     def split(self, number: int) -> tuple[Rows, Rows]:
         """Training and test rows of one fold."""
@@ -80,16 +94,25 @@ def read_real(name: str, data: str | Path) -> RealTable:
 
 def _life_science(data: Path) -> RealTable:
     """Ten principal components in the unit ball, with the folds of the DP-EM authors."""
-    with np.load(data / "lifesci" / "lifesci.npz") as file:
-        rows, fold = file["X_scaled"], file["paper_test_fold"]
-    return RealTable(rows, np.full(10, -1.0), np.full(10, 1.0), 1.52e-5, fold)
+    if (data / "lifesci" / "lifesci.npz").exists():
+        with np.load(data / "lifesci" / "lifesci.npz") as file:
+            rows, fold = file["X_scaled"], file["paper_test_fold"]
+    else:
+        parts = [
+            _comma_separated(data / "lifesci" / "paper_test_folds" / f"{i}.csv")
+            for i in range(1, _FOLDS + 1)
+        ]
+        rows = np.concatenate(parts)
+        fold = np.repeat(np.arange(1, _FOLDS + 1), [len(part) for part in parts])
+    box = (np.full(10, -1.0), np.full(10, 1.0))
+    return RealTable(rows, *box, 1.52e-5, fold, in_unit_ball=True)
 
 
 def _toy(name: str) -> Callable[[Path], RealTable]:
     """The very rows of the paper's two-dimensional pictures; no coordinate comes near 4."""
 
     def read(data: Path) -> RealTable:
-        rows = np.loadtxt(data / "toy" / f"{name}.csv", delimiter=",")
+        rows = _comma_separated(data / "toy" / f"{name}.csv")
         return RealTable(rows, np.full(2, -4.0), np.full(2, 4.0), 3.7e-5, _folds(len(rows)))
 
     return read
@@ -101,8 +124,7 @@ def _power(data: Path) -> RealTable:
     Bounds are physical: a 60 A connection, the mains voltage, watt-hours in a minute, the
     minutes of a day. Densities are quoted per standardised unit.
     """
-    with np.load(data / "power" / "power_2007H1_clean.npz") as file:
-        rows = file["X"][:, [0, 2, 4, 5, 6, 7]]
+    rows = _meter(data)[:, [0, 2, 4, 5, 6, 7]]
     rows = rows[np.argsort(_scattered(len(rows)))[:100_000]]
     rows = rows + np.random.default_rng().uniform(size=rows.shape) * [0.001, 0.01, 1, 1, 1, 1]
     low = np.array([0.0, 200.0, 0.0, 0.0, 0.0, 0.0])
@@ -112,8 +134,7 @@ def _power(data: Path) -> RealTable:
 
 def _power_windows(data: Path) -> RealTable:
     """Active power and voltage of twelve minutes in a row: 24 columns that hang together."""
-    with np.load(data / "power" / "power_2007H1_clean.npz") as file:
-        rows = file["X"][:, [0, 2]]
+    rows = _meter(data)[:, [0, 2]]
     whole = len(rows) // _MINUTES * _MINUTES
     rows = rows[:whole] + np.random.default_rng().uniform(size=(whole, 2)) * [0.001, 0.01]
     rows = rows.reshape(-1, 2 * _MINUTES)
@@ -122,12 +143,29 @@ def _power_windows(data: Path) -> RealTable:
     return RealTable(rows, low, high, delta, _folds(len(rows)), _log_unit(rows))
 
 
+def _meter(data: Path) -> Rows:
+    """Seven measurements and the minute of the day, as prepared or from the archive."""
+    prepared = data / "power" / "power_2007H1_clean.npz"
+    if prepared.exists():
+        with np.load(prepared) as file:
+            return file["X"]
+    archive = data / "power" / "household_power_consumption_2007H1.zip"
+    table = pd.read_csv(archive, na_values="?", low_memory=False).dropna()
+    clock = table["Time"].str.split(":", expand=True).astype(int)
+    minute = 60 * clock[0] + clock[1]
+    return np.column_stack([table[list(_MEASUREMENTS)].to_numpy(float), minute])
+
+
+def _comma_separated(path: Path) -> Rows:
+    return pd.read_csv(path, header=None).to_numpy(float)
+
+
 def _gowalla(data: Path) -> RealTable:
     """Check-ins all over the world, jittered at the file's rounding.
 
     The file is standardised; its box is the globe in the same units.
     """
-    rows = np.loadtxt(data / "gowalla" / "gowalla.csv", delimiter=",")
+    rows = _comma_separated(data / "gowalla" / "gowalla.csv")
     rows = rows + np.random.default_rng().uniform(-5e-7, 5e-7, size=rows.shape)
     centre, scale = np.array([36.22312102, -97.45721842]), np.array([7.75045576, 35.43484215])
     low, high = (np.array(side) for side in ([-90.0, -180.0], [90.0, 180.0]))
@@ -140,7 +178,7 @@ def _labelled(name: str) -> Callable[[Path], RealTable]:
 
     def read(data: Path) -> RealTable:
         with np.load(data / "adbench" / f"{name}.npz") as file:
-            rows = file["X"][file["y"] == 0]
+            rows, anomalies = (file["X"][file["y"] == label] for label in (0, 1))
         spread = rows.std(axis=0)
         rows = rows + np.random.default_rng().normal(size=rows.shape) * 0.01 * spread
         low, high = rows.min(axis=0), rows.max(axis=0)
@@ -148,7 +186,10 @@ def _labelled(name: str) -> Callable[[Path], RealTable]:
         delta = len(rows) ** -1.1
         box = (low - room / 2, high + room / 2)
         fold = _folds(len(rows))
-        return RealTable(rows, *box, delta, fold, _log_unit(rows), bounds_read=True)
+        unit = _log_unit(rows)
+        return RealTable(
+            rows, *box, delta, fold, unit, bounds_read=True, anomalies=anomalies.astype(float)
+        )
 
     return read
 

@@ -1,0 +1,146 @@
+"""``dpflows reproduce``: the paper's tables and figures, ours beside theirs."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from dpflows.cli import output
+from dpflows.cli.settings import AsJson
+from dpflows.errors import InputError
+
+if TYPE_CHECKING:
+    from dpflows.experiments.reporting import Sheet
+    from dpflows.experiments.running import Experiment, Job
+    from dpflows.experiments.shelf import Desk
+
+#: Names the folder of the real tables where no option does.
+DATA_VARIABLE = "DPFLOWS_DATA"
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="An experiment, or all; see --list.")] = "",
+    data: Annotated[
+        Path | None, typer.Option(help=f"Folder of the real tables (or {DATA_VARIABLE}).")
+    ] = None,
+    folds: Annotated[int | None, typer.Option(min=1, max=10, help="Test folds.")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="Budgets; repeat it.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Fits at the same time.")] = 1,
+    output_folder: Annotated[
+        Path, typer.Option("--output", help="Folder for tables, pictures and models.")
+    ] = Path("results"),
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch tables that are not there into a cache.")
+    ] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="Show the experiments.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment of the paper end to end; a stopped run goes on."""
+    from dpflows.experiments.catalogue import EXPERIMENTS, experiments_called
+    from dpflows.experiments.shelf import Desk
+
+    if list_only:
+        _show_list(list(EXPERIMENTS.values()), as_json)
+        return
+    chosen = experiments_called(name)
+    folder = _downloaded(chosen, quiet=as_json) if download else _data_folder(data)
+    desk = Desk(folder, _made(output_folder))
+    command = _command(name, folds, epsilon, jobs)
+    documents = [
+        _run(experiment, desk, folds, epsilon, jobs, command, quiet=as_json)
+        for experiment in chosen
+    ]
+    if as_json:
+        output.print_json({"cells": [cell for document in documents for cell in document]})
+
+
+def _run(
+    experiment: "Experiment",
+    desk: "Desk",
+    folds: int | None,
+    epsilons: Sequence[float] | None,
+    jobs: int,
+    command: str,
+    *,
+    quiet: bool,
+) -> list[dict[str, Any]]:
+    from dpflows.experiments import reporting, running
+
+    screen = output.console(quiet=quiet)
+    output.say(screen, experiment.title)
+    with output.counting(experiment.name, quiet=quiet) as advance:
+
+        def told(done: int, total: int, job: "Job | None") -> None:
+            advance(done, total, job.key if job else "")
+
+        found = running.run(
+            experiment,
+            desk,
+            folds=folds or experiment.folds,
+            epsilons=epsilons or experiment.epsilons,
+            parallel=jobs,
+            progress=told,
+        )
+    made = reporting.provenance(command)
+    files = reporting.write_tables(desk.output, experiment.name, experiment.title, found, made)
+    files += experiment.draw(found, desk, desk.output)
+    for sheet in reporting.sheets(found):
+        screen.print(_table(sheet))
+    output.say(screen, "wrote " + ", ".join(str(path) for path in files))
+    return reporting.cells(found)
+
+
+def _table(sheet: "Sheet") -> Table:
+    table = Table(*sheet.head, title=sheet.caption)
+    for line in sheet.lines:
+        table.add_row(*line)
+    return table
+
+
+def _show_list(experiments: "Sequence[Experiment]", as_json: bool) -> None:
+    if as_json:
+        output.print_json([{"name": e.name, "title": e.title} for e in experiments])
+        return
+    table = Table("name", "what", "epsilon", "folds")
+    for each in experiments:
+        budgets = ", ".join(f"{epsilon:g}" for epsilon in each.epsilons)
+        table.add_row(each.name, each.title, budgets, str(each.folds))
+    output.console().print(table)
+
+
+def _data_folder(given: Path | None) -> Path:
+    """The folder of the real tables; experiments that need none do not look into it."""
+    folder = given or Path(os.environ.get(DATA_VARIABLE, "data"))
+    if given is not None and not folder.is_dir():
+        raise InputError(f"data must be a folder that exists, got {str(given)!r}")
+    return folder
+
+
+def _downloaded(chosen: "Sequence[Experiment]", *, quiet: bool) -> Path:
+    from dpflows.experiments.downloads import SOURCES, cache_folder, download
+
+    screen = output.console(quiet=quiet)
+    names = sorted({name for experiment in chosen for name in experiment.datasets()})
+    sources = [source for name in names for source in SOURCES[name]]
+    return download(sources, cache_folder(), told=lambda where: output.say(screen, f"get {where}"))
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise InputError(f"output must be a folder, got {str(folder)!r}; choose another") from None
+    return folder
+
+
+def _command(name: str, folds: int | None, epsilon: Sequence[float] | None, jobs: int) -> str:
+    """What to type to make the same table, without this machine's folders."""
+    words = ["dpflows", "reproduce", name]
+    words += [] if folds is None else ["--folds", str(folds)]
+    words += [word for value in epsilon or () for word in ("--epsilon", f"{value:g}")]
+    words += [] if jobs == 1 else ["--jobs", str(jobs)]
+    return shlex.join(words)
