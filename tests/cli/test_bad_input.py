@@ -80,6 +80,7 @@ class Bench:
             [
                 ["sample", model, "--rows", 5, "--output", f"{out}.parquet"],
                 ["score", model, self.job.rows, "--output", f"{out}.csv.gz"],
+                ["detect", model, self.job.rows, "--output", f"{out}.csv"],
                 ["certificate", model, "--output", f"{out}.json"],
             ]
         )

@@ -25,6 +25,7 @@ def fit_words(job, folder, *more):
         ("fit {rows} --schema {schema} --epsilon 1 --output {bad}", "m.dpflow"),
         ("sample {model} --rows 5 --output {bad}", "s.csv"),
         ("score {model} {rows} --output {bad}", "g.csv"),
+        ("detect {model} {rows} --output {bad}", "a.csv"),
         ("certificate {model} --output {bad}", "c.json"),
     ],
 )

@@ -77,6 +77,7 @@ def _commands() -> list[list[str]]:
         f"{fit.replace('t.csv', 'damaged.csv').replace('m.dpflow', 'n.dpflow')}",
         "sample m.dpflow --rows 400 --output s.csv --debug",
         "sample m.dpflow --rows 400 --output s.parquet --debug",
+        "detect m.dpflow t.csv --output a.csv --threshold -50 --debug",
         "certificate m.dpflow --output c.json --debug",
         "certificate m.dpflow --debug",
     ]
@@ -145,7 +146,7 @@ def _check_job(contents: dict[str, bytes]) -> None:
     said = contents["said"]
     assert said.count(b"] 0\n") == len(_commands()) - 1, said.decode()
     assert said.count(b"] 2\n") == 1  # the damaged table
-    for name in ("m.dpflow", "s.csv", "s.parquet", "c.json", "proposal.toml"):
+    for name in ("m.dpflow", "s.csv", "s.parquet", "a.csv", "c.json", "proposal.toml"):
         assert len(contents[name]) > 30
     programs = [content for name, content in contents.items() if name.startswith("cache")]
     assert sum(map(len, programs)) > 1_000_000  # unpacked, or the search would be blind
