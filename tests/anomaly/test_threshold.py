@@ -8,15 +8,15 @@ import pytest
 from scipy.stats import chi2
 
 from dpflows import DPAnomalyDetector, DPFlow, DPGaussian, DPGaussianMixture, DPHistogram, load
-from dpflows.anomaly.rules import RULES, Threshold, quantile_scale
-from dpflows.anomaly.thresholds import contamination_threshold
+from dpflows.anomaly.rules import RULES, Task, Threshold, Wish, quantile_scale
+from dpflows.anomaly.thresholds import contamination_threshold, places_for
 from dpflows.errors import InputError
 from dpflows.estimators.base import NON_PRIVATE_STAMP
 from dpflows.files import write_model
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.quantiles import private_quantile, quantile_scores
-from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
+from dpflows.privacy.mechanisms.quantiles import quantile_scores
+from dpflows.privacy.randomness import TEST_SEED_STAMP
 
 _RNG = np.random.default_rng(5)
 ROWS = _RNG.normal(size=(3000, 2)).clip(-6, 6)
@@ -116,48 +116,62 @@ def test_without_privacy_the_plain_quantile_is_stamped():
     assert found.privacy_statement().startswith("NOT PRIVATE")
 
 
-#: A tiny table and its neighbour, whose tenth row became the likeliest of all.
-VALUES = np.arange(10.0)
-NEIGHBOUR = np.append(VALUES[:-1], np.nan)
-PLACES = np.array([0.5, 3.5, 6.5, 9.5])
-RUNS = 3000
+class Ruler(DPGaussian):
+    """A released density by which the log-density of a row is its own first cell."""
+
+    def score_samples(self, X):
+        return X[:, 0]
+
+    def sample(self, n_samples=1):
+        return np.resize(np.array([[-2.0], [2.0], [5.0], [8.0], [11.0]]), (n_samples, 1))
 
 
-def chosen(values, scale):
-    entropy = Entropy.from_os()
-    settings = {"fraction": 0.2, "scale": scale, "entropy": entropy, "purpose": "threshold"}
-    found = [private_quantile(values, PLACES, **settings).value for _ in range(RUNS)]
-    return np.array([(np.array(found) == place).sum() for place in PLACES])
+#: Ten rows, and their neighbour without the last, which is blank.
+VALUES = np.arange(10.0)[:, None]
+NEIGHBOUR = np.append(VALUES[:-1], [[np.nan]], axis=0)
+SHARE, EPSILON, RUNS = 0.2, 2.0, 3000
 
 
-def law(values, epsilon):
-    """The chances that the promised epsilon implies."""
-    scale = quantile_scale(epsilon, 0.2, Budget(1.0, 1e-6))
-    weights = np.exp(quantile_scores(values, PLACES, 0.2) / scale)
-    return weights / weights.sum()
+def bought(rows, *, paid=EPSILON):
+    """Thresholds bought many times over with a fifth of ``5 * paid``."""
+    budget = Budget(5 * paid, 1e-6)
+    task = Task(Wish("bought", SHARE, None, 0.2), Ruler(), budget, rows)
+    return np.array([RULES["bought"].find(task)[0].value for _ in range(RUNS)])
 
 
-def surprise(counts, chances):
-    expected = chances * RUNS
-    return float(chi2.sf(((counts - expected) ** 2 / expected).sum(), len(chances) - 1))
+def law(rows, epsilon):
+    """The chances of all places at which the odds move by epsilon at most."""
+    places = places_for(Ruler().sample(5)[:, 0])
+    scores = quantile_scores(rows[:, 0], places, SHARE)
+    weights = np.exp(scores * epsilon / (2 * max(SHARE, 1 - SHARE)))
+    return places, weights / weights.sum()
+
+
+def surprise(found, rows, epsilon):
+    """The chance of counts as unlike the law as those found; chi-square, rare places joined."""
+    places, chances = law(rows, epsilon)
+    counts = np.array([(found == place).sum() for place in places])
+    rare = chances * RUNS < 10
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = RUNS * np.append(chances[~rare], chances[rare].sum())
+    counts, expected = counts[expected > 0], expected[expected > 0]
+    return float(chi2.sf(((counts - expected) ** 2 / expected).sum(), len(counts) - 1))
 
 
 def test_the_odds_of_a_bought_threshold():
-    """Drawn with the chances that cost epsilon 2, on a table and its neighbour.
+    """Drawn with the chances that cost what is charged, on a table and its neighbour.
 
     False alarms: one in a million runs for each of the two tables.
     """
-    scale = quantile_scale(2.0, 0.2, Budget(1.0, 1e-6))
-    for values in (VALUES, NEIGHBOUR):
-        assert surprise(chosen(values, scale), law(values, 2.0)) > 1e-6
-    odds = np.log(law(VALUES, 2.0) / law(NEIGHBOUR, 2.0))
-    assert np.ptp(odds) <= 2.0  # bounded range, and so pure with the same epsilon
+    for rows in (VALUES, NEIGHBOUR):
+        assert surprise(bought(rows), rows, EPSILON) > 1e-6
+    odds = np.log(law(VALUES, EPSILON)[1] / law(NEIGHBOUR, EPSILON)[1])
+    assert np.ptp(odds) <= EPSILON  # bounded range, and so pure with the same epsilon
 
 
 def test_the_odds_test_rejects_half_the_noise():
     """A scale that forgets the factor 2 costs twice what it claims."""
-    scale = quantile_scale(2.0, 0.2, Budget(1.0, 1e-6)) / 2
-    assert surprise(chosen(VALUES, scale), law(VALUES, 2.0)) < 1e-6
+    assert surprise(bought(VALUES, paid=2 * EPSILON), VALUES, EPSILON) < 1e-6
 
 
 def test_around_a_fitted_density_costs_nothing():

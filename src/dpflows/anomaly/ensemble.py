@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpflows.anomaly.assignment import nominal_rows, split
 from dpflows.anomaly.clusters import check_backend
 from dpflows.anomaly.jury import Jury
-from dpflows.anomaly.members import Cut, checked_density, fit_members, non_private
+from dpflows.anomaly.members import Cut, checked_density, fit_members, non_private, seeds_for
 from dpflows.anomaly.offers import Offer
 from dpflows.anomaly.storage import INTERNAL_STAMP
 from dpflows.anomaly.votes import Terms
@@ -160,7 +160,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
             template,
             split(table, self.k, neighbours, entropy),
             cut,
-            entropy=entropy,
+            seeds=seeds_for(entropy, self.k),
             jobs=self.n_jobs,
             backend=self.backend,
             on_member=on_member,

@@ -16,9 +16,8 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Bool, Float, Float64
 from sklearn.base import clone
-from sklearn.utils.parallel import Parallel, delayed
 
-from dpflows.anomaly.clusters import LOCAL, running
+from dpflows.anomaly.clusters import running
 from dpflows.anomaly.thresholds import (
     CRITERIA,
     best_threshold,
@@ -158,12 +157,24 @@ def non_private(estimator: DensityEstimator, schema: Schema) -> DensityEstimator
     return copy
 
 
+def seeds_for(entropy: Entropy, count: int) -> list[int | None]:
+    """Seeds of members in a test; otherwise none, and every member draws from the system.
+
+    Example:
+        >>> seeds_for(Entropy.from_os(), 2)
+        [None, None]
+    """
+    if not entropy.stamp:
+        return [None] * count
+    return [int(word) for word in entropy.words("initialisation", step=0, count=count)]
+
+
 def fit_members(
     estimator: DensityEstimator,
     parts: Sequence[Rows],
     cut: Cut,
     *,
-    entropy: Entropy,
+    seeds: Sequence[int | None],
     jobs: int | None,
     backend: str | None,
     on_member: Ready | None = None,
@@ -174,26 +185,17 @@ def fit_members(
         estimator: To be copied for every part; without privacy.
         parts: The rows of each part.
         cut: How thresholds are found.
-        entropy: Where the seeds of members come from in tests; otherwise they draw their own.
+        seeds: One per part; ``None`` outside of tests.
         jobs: How many at once.
         backend: Where.
         on_member: Told after each member.
     """
-    seeds = _seeds(entropy, len(parts))
     copies = (clone(estimator).set_params(insecure_test_seed=seed) for seed in seeds)
-    tasks = (delayed(fit_part)(c, part, cut) for c, part in zip(copies, parts, strict=True))
-    # Without max_nbytes=None, large arrays are written to a temporary file for the workers
-    # to map: private rows would be on disk.
-    work = Parallel(
-        n_jobs=jobs,
-        backend=backend,
-        max_nbytes=None,
-        return_as="generator" if backend in LOCAL else "list",
-    )
+    tasks = ((copy, part, cut) for copy, part in zip(copies, parts, strict=True))
     # A warning about one part would tell of its rows.
-    with running(backend, jobs), warnings.catch_warnings():
+    with running(backend, jobs) as run, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _collected(work(tasks), on_member)
+        return _collected(run(fit_part, tasks), on_member)
 
 
 def fit_part(estimator: DensityEstimator, rows: Rows, cut: Cut) -> Described:
@@ -224,12 +226,6 @@ def _scores(
     room = 1 << (len(rows) - 1).bit_length()
     filled = np.concatenate([rows, np.repeat(rows[-1:], room - len(rows), axis=0)])
     return density.score_samples(filled)[: len(rows)]
-
-
-def _seeds(entropy: Entropy, count: int) -> list[int | None]:
-    if not entropy.stamp:
-        return [None] * count
-    return [int(word) for word in entropy.words("initialisation", step=0, count=count)]
 
 
 def _collected(found: Iterable[Described], on_member: Ready | None) -> list[Member]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
-import joblib
+from sklearn.utils.parallel import Parallel, delayed
 
 from dpflows.experiments.shelf import Desk
 
@@ -182,8 +182,8 @@ def _finished(
     experiment: Experiment, desk: Desk, jobs: Sequence[Job], parallel: int
 ) -> Iterator[tuple[Job, list[Measurement]]]:
     """Jobs in the order in which they end."""
-    workers = joblib.Parallel(n_jobs=parallel, return_as="generator_unordered", max_nbytes=None)
-    yield from workers(joblib.delayed(_one)(experiment, desk, job) for job in jobs)
+    workers = Parallel(n_jobs=parallel, return_as="generator_unordered", max_nbytes=None)
+    yield from workers(delayed(_one)(experiment, desk, job) for job in jobs)
 
 
 def _one(experiment: Experiment, desk: Desk, job: Job) -> tuple[Job, list[Measurement]]:
