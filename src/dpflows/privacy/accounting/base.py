@@ -4,7 +4,7 @@ import abc
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, final
 
 from dpflows.errors import InputError
 from dpflows.privacy.events import Event, Neighbours
@@ -27,6 +27,33 @@ class Profile(abc.ABC):
     @abc.abstractmethod
     def delta(self, epsilon: float) -> float:
         """The smallest delta this calculation supports at ``epsilon``."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LowerOf(Profile):
+    """The lower of two profiles of one composition.
+
+    Guarantee:
+        A bound if both are: each holds at every delta by itself.
+
+    Example:
+        >>> from dpflows.privacy.accounting.gdp import GaussianProfile
+        >>> both = LowerOf(GaussianProfile(1.0), GaussianProfile(2.0))
+        >>> both.epsilon(1e-5) == GaussianProfile(1.0).epsilon(1e-5)
+        True
+    """
+
+    first: Profile
+    second: Profile
+
+    def epsilon(self, delta: float) -> float:
+        """The lower epsilon at ``delta``."""
+        return min(self.first.epsilon(delta), self.second.epsilon(delta))
+
+    def delta(self, epsilon: float) -> float:
+        """The lower delta at ``epsilon``."""
+        return min(self.first.delta(epsilon), self.second.delta(epsilon))
 
 
 class Accountant(abc.ABC):

@@ -18,7 +18,7 @@ from scipy import stats
 
 from dpflows.errors import InputError
 from dpflows.privacy.accounting import dominating, rdp, votes
-from dpflows.privacy.accounting.base import Accountant, Profile, tally, unpriced
+from dpflows.privacy.accounting.base import Accountant, LowerOf, Profile, tally, unpriced
 from dpflows.privacy.accounting.spread import grid_for, merge_gaussians, spread_of
 from dpflows.privacy.events import (
     ApproximateEvent,
@@ -63,21 +63,6 @@ class _LossProfile(Profile):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class _LowerOf(Profile):
-    """Two bounds on one cost: the lower one holds at every delta."""
-
-    first: Profile
-    second: Profile
-
-    def epsilon(self, delta: float) -> float:
-        return min(self.first.epsilon(delta), self.second.epsilon(delta))
-
-    def delta(self, epsilon: float) -> float:
-        return min(self.first.delta(epsilon), self.second.delta(epsilon))
-
-
-@final
 class PLDAccountant(Accountant):
     """Composition of privacy loss distributions.
 
@@ -112,7 +97,7 @@ _ENVELOPES = (BoundedRangeEvent, VoteEvent)
 
 def _with_renyi(composed: Profile, events: Sequence[Event], neighbours: Neighbours) -> Profile:
     try:
-        return _LowerOf(composed, rdp.total(events, neighbours))
+        return LowerOf(composed, rdp.total(events, neighbours))
     except InputError:
         return composed
 
