@@ -121,7 +121,7 @@ def _members(kind: str, table: RealTable, fold: int) -> list[Member]:
         MEMBERS[kind]((table.low, table.high)),
         [rows[part == index] for index in range(PARTS)],
         Cut("accuracy", rows=public, normal=normal),
-        entropy=Entropy.from_os(),
+        seeds=[None] * PARTS,
         jobs=1,
         backend="sequential",
     )

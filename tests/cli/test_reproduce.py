@@ -1,0 +1,43 @@
+"""``dpflows reproduce``: lists, refuses, runs without data, goes on."""
+
+import json
+
+from dpflows.cli.main import app, run
+from dpflows.experiments import spending
+
+
+def test_the_list_names_every_experiment(capsys):
+    assert run(app, ["reproduce", "--list", "--json"]) == 0
+    names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+    assert {"life-science", "ensemble", "accountants"} <= set(names)
+    assert run(app, ["reproduce", "--list"]) == 0
+    assert "half-moons" in capsys.readouterr().out
+
+
+def test_mistakes_are_one_line(capsys, tmp_path):
+    for words, wanted in {
+        ("moons",): "NAME must be one of",
+        ("half-moons", "--data", str(tmp_path / "absent")): "data must be a folder",
+        ("half-moons", "--data", str(tmp_path), "--output", str(tmp_path / "o")): "half-moons",
+        (): "NAME must be one of",
+    }.items():
+        assert run(app, ["reproduce", *words]) == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert error.startswith("error:")
+        assert wanted in error
+
+
+def test_an_experiment_runs_and_goes_on(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(spending, "ITERATIONS", (100, 500))
+    monkeypatch.setattr(spending, "STATEMENTS", dict(list(spending.STATEMENTS.items())[:2]))
+    words = ["reproduce", "accountants", "--output", str(tmp_path), "--json"]
+    assert run(app, words) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert len(cells) == 4
+    assert all(0 < cell["mean"] < 1 for cell in cells)
+    written = (tmp_path / "accountants.jsonl").read_text()
+    for name in ("accountants.md", "accountants.json", "accountants.png"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert run(app, words[:-1]) == 0
+    assert "500 steps" in capsys.readouterr().out
+    assert (tmp_path / "accountants.jsonl").read_text() == written
