@@ -8,7 +8,7 @@ import typer
 
 from dpflows.cli import output
 from dpflows.cli.score import require_private_target, write_answers
-from dpflows.cli.settings import AsJson, DropExtra, ModelFile, NoHeader, RowsFile
+from dpflows.cli.settings import AnswersFile, AsJson, DropExtra, ModelFile, NoHeader, RowsFile
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,10 +30,7 @@ DEFAULT_CONTAMINATION = 0.1
 def detect(
     model: ModelFile,
     rows: RowsFile,
-    target: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help="A .csv, .csv.gz or .parquet file."),
-    ] = None,
+    target: AnswersFile = None,
     threshold: Annotated[
         float | None, typer.Option(help="Lowest log-density of a normal row, original units.")
     ] = None,

@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from dpflows.cli import output
-from dpflows.cli.settings import AsJson, DropExtra, ModelFile, NoHeader, RowsFile, require_target
+from dpflows.cli.settings import (
+    AnswersFile,
+    AsJson,
+    DropExtra,
+    ModelFile,
+    NoHeader,
+    RowsFile,
+    require_target,
+)
 from dpflows.errors import InputError
 
 CHUNK = 100_000
@@ -20,10 +26,7 @@ NOTE = (
 def score(
     model: ModelFile,
     rows: RowsFile,
-    target: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help="A .csv, .csv.gz or .parquet file."),
-    ] = None,
+    target: AnswersFile = None,
     drop_extra: DropExtra = False,
     no_header: NoHeader = False,
     as_json: AsJson = False,

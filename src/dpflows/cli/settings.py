@@ -57,6 +57,10 @@ DropExtra = Annotated[
     bool, typer.Option("--drop-extra", help="Leave out columns that are not declared.")
 ]
 NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line of the file is a row.")]
+AnswersFile = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="A .csv, .csv.gz or .parquet file."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
