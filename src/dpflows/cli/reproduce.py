@@ -39,7 +39,7 @@ def reproduce(
     list_only: Annotated[bool, typer.Option("--list", help="Show the experiments.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment of the paper end to end; a stopped run goes on."""
+    """Run an experiment of the paper; a stopped run goes on."""
     from dpflows.experiments.catalogue import EXPERIMENTS, experiments_called
     from dpflows.experiments.shelf import Desk
 
