@@ -339,6 +339,7 @@ def test_thresholds_from_public_labels(rows):
         ({"estimator": "gaussian"}, "estimator must be a density estimator"),
         ({"epsilon_per_query": -1.0}, "epsilon_per_query must be a positive"),
         ({"total_budget": Budget(float("inf"), 1e-6)}, "total_budget.epsilon must be finite"),
+        ({"epsilon_per_query": 4e-4}, "at least 1/2000 of total_budget.epsilon"),
         ({"mechanism": "coin"}, "mechanism must be one of"),
         ({"contamination": 0.9}, "contamination must be in"),
         ({"threshold": "mine"}, "threshold must be a number, part"),

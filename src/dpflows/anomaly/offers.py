@@ -11,6 +11,9 @@ from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.spending import Spending
 
+#: More than some ten thousand answers take an accountant minutes to price.
+_FINEST = 2000
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,11 @@ class Offer(Spending):
             raise InputError(
                 "total_budget.epsilon must be finite: members are fitted without noise, so what "
                 "protects people is that answers end"
+            )
+        if self.terms.epsilon < self.budget.epsilon / _FINEST:
+            raise InputError(
+                f"epsilon_per_query must be at least 1/{_FINEST} of total_budget.epsilon, got "
+                f"{self.terms.epsilon}; finer answers would be coin tosses"
             )
         if self.charges == 0:
             raise BudgetError(
@@ -101,6 +109,6 @@ class Offer(Spending):
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= 10_000:
-        raise InputError("parts and alarms must be whole numbers between 1 and 10,000")
+    if type(value) is not int:
+        raise InputError("parts and alarms must be whole numbers")
     return value

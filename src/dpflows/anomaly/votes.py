@@ -12,6 +12,7 @@ from typing import Any, ClassVar, final
 
 from dpflows.anomaly.assignment import votes_turned, way_for
 from dpflows.anomaly.meter import Meter
+from dpflows.errors import InputError
 from dpflows.privacy.events import (
     Event,
     Neighbours,
@@ -29,6 +30,9 @@ from dpflows.privacy.randomness import Entropy
 Ask = Callable[[int], bool]
 
 _PURPOSE = "vote"
+#: Beyond these lies a typing mistake; a file can hold no more members.
+_MOST = 10_000
+_LEAST = 1e-4
 
 
 @final
@@ -53,9 +57,13 @@ class Terms:
     alarms: int
 
     def __post_init__(self) -> None:
-        check_at_least("k", self.voters, 1)
         check_positive("epsilon_per_query", self.epsilon)
-        check_at_least("alarms", self.alarms, 1)
+        for name, number in (("k", self.voters), ("alarms", self.alarms)):
+            check_at_least(name, number, 1)
+            if number > _MOST:
+                raise InputError(f"{name} must be at most {_MOST:,}, got {number:,}")
+        if self.epsilon < _LEAST:
+            raise InputError(f"epsilon_per_query must be at least {_LEAST:g}, got {self.epsilon}")
 
     @property
     def sensitivity(self) -> Sensitivity:

@@ -48,6 +48,11 @@ VERBS: dict[str, Verb] = {
     ),
     "score": Verb("dpflows.cli.score", "score", "model.dpflow rows.csv --output scores.csv"),
     "detect": Verb("dpflows.cli.detect", "detect", "model.dpflow rows.csv --output anomalies.csv"),
+    "ensemble": Verb(
+        "dpflows.cli.ensemble",
+        "ensemble",
+        "rows.csv --epsilon-per-query 0.1 --epsilon 1 --schema s.toml --output e.dpflow",
+    ),
     "certificate": Verb("dpflows.cli.certificate", "certificate", "model.dpflow"),
     "account": Verb(
         "dpflows.cli.account",

@@ -1,0 +1,144 @@
+"""``dpflows ensemble``: fit many densities whose private vote answers questions."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflows.cli import output, settings
+from dpflows.cli.settings import AsJson
+from dpflows.errors import InputError
+
+if TYPE_CHECKING:
+    from dpflows.anomaly.ensemble import DPEnsembleDetector
+    from dpflows.estimators.base import DensityEstimator
+    from dpflows.privacy.guarantee import Budget
+    from dpflows.table.schema import Schema
+
+ESTIMATORS = ("mixture", "flow")
+
+
+def ensemble(
+    rows: settings.RowsFile,
+    schema: settings.SchemaFile,
+    epsilon: Annotated[float, typer.Option(help="Budget of all answers together.")],
+    epsilon_per_query: Annotated[float, typer.Option(help="Price of one answer, or stream.")],
+    target: Annotated[Path, typer.Option("--output", metavar="FILE", help="INTERNAL, .dpflow.")],
+    delta: settings.Delta = None,
+    neighbours: Annotated[
+        str, typer.Option(show_default=False, help="zero-out, replace-one or add-remove.")
+    ] = "zero-out",
+    parts: Annotated[int, typer.Option(help="How many densities vote.")] = 10,
+    mechanism: Annotated[
+        str, typer.Option(help="geometric, exponential or sparse-vector.")
+    ] = "geometric",
+    alarms: Annotated[int, typer.Option(help="Anomalies that a stream reports.")] = 1,
+    estimator: Annotated[str, typer.Option(help="mixture or flow.")] = "mixture",
+    contamination: Annotated[float, typer.Option(help="Share of a part's rows to flag.")] = 0.1,
+    jobs: Annotated[int, typer.Option(help="How many parts are fitted at once.")] = 1,
+    drop_extra: settings.DropExtra = False,
+    no_header: settings.NoHeader = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit an ensemble that votes on anomalies; every answer costs; INTERNAL."""
+    from dpflows.anomaly.ensemble import DPEnsembleDetector
+    from dpflows.cli.tables import read_rows
+
+    settings.check_limits(epsilon=epsilon, delta=delta)
+    settings.require_target(target, (".dpflow",), source=rows)
+    _check(jobs, delta, neighbours)
+    declared = settings.read_schema(schema, None)
+    detector = DPEnsembleDetector(
+        parts,
+        _density(estimator, declared),
+        epsilon_per_query=epsilon_per_query,
+        total_budget=_budget(epsilon, settings.settle_delta(delta, 1), neighbours),
+        mechanism=mechanism,
+        alarms=alarms,
+        contamination=contamination,
+        n_jobs=jobs,
+    )
+    # A budget that buys nothing is refused before the rows are read.
+    detector.plan()
+    frame = read_rows(rows, declared, drop_extra=drop_extra, no_header=no_header)
+    settled = settings.settle_delta(delta, frame.num_rows)
+    detector.set_params(total_budget=_budget(epsilon, settled, neighbours))
+    with _progress(parts) as on_member:
+        detector.fit(frame, on_member=on_member)
+    detector.save(target)
+    _tell(detector, target, as_json=as_json)
+
+
+def _density(name: str, declared: "Schema") -> "DensityEstimator":
+    from dpflows.estimators.flow import DPFlow
+    from dpflows.estimators.mixture import DPGaussianMixture
+
+    if name not in ESTIMATORS:
+        raise InputError(f"estimator must be {' or '.join(ESTIMATORS)}, got {name!r}")
+    return DPFlow(schema=declared) if name == "flow" else DPGaussianMixture(schema=declared)
+
+
+def _budget(epsilon: float, delta: float, neighbours: Any) -> "Budget":
+    from dpflows.privacy.guarantee import Budget
+
+    return Budget(epsilon, delta, neighbours)
+
+
+def _check(jobs: int, delta: float | None, neighbours: str) -> None:
+    from dpflows.privacy.events import NEIGHBOURS, check_choice
+
+    check_choice("neighbours", neighbours, NEIGHBOURS)
+    if jobs == 0 or jobs < -1:
+        raise InputError(f"jobs must be at least 1, or -1 for all cores, got {jobs}")
+    if neighbours == "add-remove" and delta is None:
+        raise InputError(
+            "delta must be given with add-remove: the rule for it would publish the number of rows"
+        )
+
+
+@contextlib.contextmanager
+def _progress(parts: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar over the parts; nothing away from a terminal."""
+    from dpflows.cli.fit import is_terminal
+
+    if not is_terminal():
+        yield None
+        return
+    with output.counting("parts") as advance:
+        yield lambda ready: advance(ready, parts, "")
+
+
+def _tell(detector: "DPEnsembleDetector", target: Path, *, as_json: bool) -> None:
+    from dpflows.anomaly.storage import INTERNAL_STAMP
+
+    command = f"dpflows detect {target} rows.csv --output answers.csv"
+    if as_json:
+        output.print_json(_result(detector, target) | {"next": command})
+        return
+    promise = detector.guarantee_
+    head = promise.stamps or (promise.privacy_statement().split("\n")[0],)
+    lines = [
+        INTERNAL_STAMP,
+        *(f"Guarantee of all answers together: {line}" for line in head),
+        f"{detector.plan_.sentence} Answers that are certain: {detector.remaining_queries():,}",
+        f"Ensemble: {target}",
+        f"Next: {command}",
+    ]
+    for line in lines:
+        output.say(output.console(), line)
+
+
+def _result(detector: "DPEnsembleDetector", target: Path) -> dict[str, Any]:
+    from dpflows.anomaly.storage import INTERNAL_STAMP
+
+    promise = detector.guarantee_
+    return {
+        "file": str(target),
+        "internal": True,
+        "stamp": INTERNAL_STAMP,
+        "plan": detector.plan_.to_dict(),
+        "remaining_queries": detector.remaining_queries(),
+        "guarantee": promise.to_dict() | {"is_private": promise.is_private},
+    }
