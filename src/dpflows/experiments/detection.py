@@ -84,7 +84,6 @@ class AnomalyROC(Detection):
         "mixture-without-privacy",
         "flow-without-privacy",
         "ours-flow",
-        "paper-recipe",
     )
 
     def jobs(self, folds: int, epsilons: Sequence[float]) -> list[Job]:

@@ -93,7 +93,12 @@ class Accountants(Experiment):
     def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
         """All curves in one picture."""
         curves = [
-            Curve(name, ITERATIONS, [f.value for f in found if f.method == name], [0.0] * len(ITERATIONS))
+            Curve(
+                name,
+                ITERATIONS,
+                [f.value for f in found if f.method == name],
+                [0.0] * len(ITERATIONS),
+            )
             for name in STATEMENTS
         ]
         path = folder / f"{self.name}.png"
