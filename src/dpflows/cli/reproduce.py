@@ -96,6 +96,7 @@ def _run(
 
 def _table(sheet: "Sheet") -> Table:
     table = Table(*sheet.head, title=sheet.caption)
+    table.columns[0].no_wrap = True
     for line in sheet.lines:
         table.add_row(*line)
     return table

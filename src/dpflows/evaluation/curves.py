@@ -55,7 +55,8 @@ def against_epsilon(
     axis = figure.subplots()
     for index, curve in enumerate(curves):
         _draw(axis, curve, f"C{index % 10}", _MARKERS[index % len(_MARKERS)])
-    axis.set(xlabel=over, ylabel=label, title=title)
+    axis.set(xlabel=over, ylabel=label)
+    axis.set_title(title, loc="left", fontsize="medium")
     axis.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     with write_atomically(path) as file:
