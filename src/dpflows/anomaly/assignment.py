@@ -21,7 +21,7 @@ Way = Literal["position", "content"]
 
 _KEY_BYTES = 32
 _WORD_BYTES = 8
-_NOMINAL_ROWS = 1000
+_MOST_NOMINAL = 1000
 
 Rows = Float64[np.ndarray, "rows columns"]
 Parts = Int64[np.ndarray, " rows"]
@@ -117,15 +117,15 @@ def split(
 
 
 def nominal_rows(table: Table, parts: int, neighbours: Neighbours) -> int:
-    """About how many rows a part has, or a round number where that must stay hidden."""
+    """As many rows as a part has, up to a round number, which it is where rows are hidden."""
     if neighbours == "add-remove":
-        return _NOMINAL_ROWS
+        return _MOST_NOMINAL
     if table.rows < 2 * parts:
         raise InputError(
             f"k must be at most half the number of rows, got {parts} for {table.rows}; parts "
             "would be empty"
         )
-    return table.rows // parts
+    return min(table.rows // parts, _MOST_NOMINAL)
 
 
 def way_for(neighbours: Neighbours) -> Way:

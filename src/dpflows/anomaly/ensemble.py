@@ -12,7 +12,14 @@ from sklearn.utils.validation import check_is_fitted
 from dpflows.anomaly.assignment import nominal_rows, split
 from dpflows.anomaly.clusters import check_backend
 from dpflows.anomaly.jury import Jury
-from dpflows.anomaly.members import Cut, checked_density, fit_members, non_private, seeds_for
+from dpflows.anomaly.members import (
+    Cut,
+    checked_density,
+    fit_members,
+    made_up_rows,
+    non_private,
+    seeds_for,
+)
 from dpflows.anomaly.offers import Offer
 from dpflows.anomaly.storage import INTERNAL_STAMP
 from dpflows.anomaly.votes import Terms
@@ -83,8 +90,8 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         ...     20, DPGaussian(bounds=(-6, 6)), epsilon_per_query=2.0,
         ...     total_budget=Budget(6.0, 1e-6), contamination=0.01,
         ... ).fit(rows)
-        >>> ensemble.remaining_queries()
-        3
+        >>> ensemble.plan().sentence
+        'The budget buys 3 charges, each for one answer.'
         >>> ensemble.predict(np.array([[0.0, 0.0], [5.5, -5.5]])).tolist()
         [1, -1]
         >>> ensemble.remaining_queries()
@@ -129,12 +136,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self) -> Offer:
-        """What the budget buys; reads no row.
-
-        Example:
-            >>> DPEnsembleDetector(epsilon_per_query=0.5).plan().sentence
-            'The budget buys 2 charges, each for one answer.'
-        """
+        """What the budget buys; reads no row."""
         terms = Terms(self.k, self.epsilon_per_query, self.total_budget.neighbours, self.alarms)
         return Offer(self.total_budget, self.accountant, self.mechanism, terms)
 
@@ -154,16 +156,16 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         table = Declarations(wanted.schema, wanted.bounds, None).read(X)
         encoding = Encoding(table.schema)
         cut = Cut.asked(self.threshold, self.contamination, self.public, table.schema)
-        template = non_private(wanted, table.schema)
-        template.plan(nominal_rows(table, self.k, neighbours), len(table.schema.columns))
+        made_up = made_up_rows(encoding, nominal_rows(table, self.k, neighbours), entropy)
         members = fit_members(
-            template,
+            non_private(wanted, table.schema),
             split(table, self.k, neighbours, entropy),
             cut,
             seeds=seeds_for(entropy, self.k),
             jobs=self.n_jobs,
             backend=self.backend,
             on_member=on_member,
+            rehearsal=made_up,
         )
         promise = offer.guarantee(stamps=_stamps(table, entropy))
         return self._adopt(Jury(members, offer), promise, encoding, table.form)
@@ -179,10 +181,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         return np.where(answers, 1, -1).astype(np.int64)
 
     def answer(self, row: Any) -> bool:
-        """Whether one row is normal; the next may depend on the answer.
-
-        Args:
-            row: The cells of one row, or a table of one row.
+        """Whether one row, given as cells or as a table, is normal.
 
         Raises:
             BudgetError: no answer is left; nothing was charged.

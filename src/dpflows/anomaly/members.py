@@ -31,6 +31,7 @@ from dpflows.estimators.intake import as_source
 from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.estimators.persistence import described, rebuilt
 from dpflows.privacy.randomness import Entropy
+from dpflows.table.encoding import Encoding
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Schema
 
@@ -178,6 +179,7 @@ def fit_members(
     jobs: int | None,
     backend: str | None,
     on_member: Ready | None = None,
+    rehearsal: Rows | None = None,
 ) -> list[Member]:
     """One member per part, fitted side by side.
 
@@ -189,12 +191,17 @@ def fit_members(
         jobs: How many at once.
         backend: Where.
         on_member: Told after each member.
+        rehearsal: Public rows to be fitted first, where the parts will be. A failure
+            there is raised: settings or workers are at fault, which a silent failure of
+            every part would hide.
     """
     copies = (clone(estimator).set_params(insecure_test_seed=seed) for seed in seeds)
     tasks = ((copy, part, cut) for copy, part in zip(copies, parts, strict=True))
     # A warning about one part would tell of its rows.
     with running(backend, jobs) as run, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if rehearsal is not None:
+            list(run(rehearse, [(clone(estimator), rehearsal, cut)]))
         return _collected(run(fit_part, tasks), on_member)
 
 
@@ -204,11 +211,29 @@ def fit_part(estimator: DensityEstimator, rows: Rows, cut: Cut) -> Described:
     The threshold is found with the model as it is read back, which will answer.
     """
     try:
-        header, arrays = described(estimator.fit(rows))
-        density = rebuilt(header, arrays)
-        return header, arrays, float(cut.find(density, rows))
+        return rehearse(estimator, rows, cut)
     except Exception:
         return None, {}, 0.0
+
+
+def rehearse(estimator: DensityEstimator, rows: Rows, cut: Cut) -> Described:
+    """Fit rows that are public, or whose failures are caught, and describe the member."""
+    header, arrays = described(estimator.fit(rows))
+    return header, arrays, float(cut.find(rebuilt(header, arrays), rows))
+
+
+def made_up_rows(encoding: Encoding, count: int, entropy: Entropy) -> Rows:
+    """Rows spread evenly over the declared box, which stand for those of a part.
+
+    Example:
+        >>> box = Encoding(Schema.from_bounds([0, 0], 1))
+        >>> made_up_rows(box, 3, Entropy.from_os()).shape
+        (3, 2)
+    """
+    shape = (count, len(encoding.low))
+    uniforms = entropy.uniforms("sampling", step=0, count=count * shape[1]).reshape(shape)
+    cells = encoding.decode(encoding.low + uniforms * (encoding.high - encoding.low))
+    return np.column_stack(list(cells.values()))
 
 
 def count_normal(members: Sequence[Member], rows: Float[np.ndarray, "rows columns"]) -> list[int]:
