@@ -11,7 +11,7 @@ from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.spending import Spending
 
-#: More than some ten thousand answers take an accountant minutes to price.
+#: Finer prices buy millions of answers, which take an accountant minutes to add up.
 _FINEST = 2000
 
 

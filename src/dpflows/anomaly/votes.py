@@ -30,8 +30,8 @@ from dpflows.privacy.randomness import Entropy
 Ask = Callable[[int], bool]
 
 _PURPOSE = "vote"
-#: Beyond these lies a typing mistake; a file can hold no more members.
-_MOST = 10_000
+#: Beyond these lies a typing mistake, or a file that would keep its reader busy.
+_MOST = 2_000
 _LEAST = 1e-4
 
 
