@@ -91,7 +91,12 @@ class Initialisation:
             entropy=entropy,
             purpose=_purpose(layer),
         ).value
-        return found.mean, np.maximum(found.deviation, _LEAST_SCALE)
+        return found.mean, np.maximum(found.deviation, self._hidden(found.count))
+
+    def _hidden(self, count: float) -> float:
+        """The deviation that noise could hide: a smaller one would blow the layer up."""
+        doubt = self.noise / max(count, 1.0)
+        return max(_LEAST_SCALE, min(1.0, CLIP * math.sqrt(doubt) / 2))
 
     def _as_in_the_paper(
         self, rows: Rows, layer: int, entropy: Entropy
