@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 SOURCES := $(wildcard src tests benchmarks docs/conf.py)
 
-.PHONY: help demo check test test-long bench bench-peers bench-life-science docs clean
+.PHONY: help demo check test test-long bench bench-peers bench-life-science results docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make bench      benchmarks; writes benchmarks/results.json"
 	@echo "make bench-peers         the private step against Opacus"
 	@echo "make bench-life-science  the default plan on Life Science; DATA=folder"
+	@echo "make results    every table and figure of the paper, into docs/results; DATA=folder"
 	@echo "make docs       the documentation site in docs/_build/html"
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt
@@ -60,6 +61,10 @@ bench-peers: $(VENV)/dev.stamp $(VENV)-peers/stamp
 # DATA is a folder that holds lifesci/lifesci.npz.
 bench-life-science: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/life_science.py --data $(DATA)
+
+# DATA is a folder of the real tables; hours on two cores, and a second call goes on.
+results: $(VENV)/run.stamp
+	$(BIN)/dpflows reproduce all --data $(DATA) --jobs 2 --output docs/results
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/sphinx-build --fail-on-warning --quiet -b html docs docs/_build/html

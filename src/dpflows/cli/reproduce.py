@@ -86,11 +86,13 @@ def _run(
             progress=told,
         )
     made = reporting.provenance(command)
-    files = reporting.write_tables(desk.output, experiment.name, experiment.title, found, made)
-    files += experiment.draw(found, desk, desk.output)
+    pictures = experiment.draw(found, desk, desk.output)
+    tables = reporting.write_tables(
+        desk.output, experiment.name, experiment.title, found, made, pictures
+    )
     for sheet in reporting.sheets(found):
         screen.print(_table(sheet))
-    output.say(screen, "wrote " + ", ".join(str(path) for path in files))
+    output.say(screen, "wrote " + ", ".join(str(path) for path in [*tables, *pictures]))
     return reporting.cells(found)
 
 

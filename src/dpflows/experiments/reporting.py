@@ -93,12 +93,17 @@ def _label(method: str, accountant: str) -> str:
 
 
 def write_tables(
-    folder: Path, name: str, title: str, found: Sequence[Measurement], made: Provenance
+    folder: Path,
+    name: str,
+    title: str,
+    found: Sequence[Measurement],
+    made: Provenance,
+    pictures: Sequence[Path] = (),
 ) -> list[Path]:
-    """Write ``NAME.json`` and ``NAME.md``."""
+    """Write ``NAME.json`` and ``NAME.md``; the latter shows pictures of the same folder."""
     document = {"cells": cells(found), "experiment": name, **made._asdict()}
     paths = [folder / f"{name}.json", folder / f"{name}.md"]
-    texts = [json.dumps(document, indent=2) + "\n", markdown(title, found, made)]
+    texts = [json.dumps(document, indent=2) + "\n", markdown(title, found, made, pictures)]
     for path, text in zip(paths, texts, strict=True):
         with write_atomically(path) as file:
             file.write(text.encode())
@@ -165,13 +170,17 @@ def _three_digits(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
 
 
-def markdown(title: str, found: Sequence[Measurement], made: Provenance) -> str:
-    """The tables as Markdown, then every cell with its costs, then how it was made."""
+def markdown(
+    title: str, found: Sequence[Measurement], made: Provenance, pictures: Sequence[Path] = ()
+) -> str:
+    """The tables as Markdown, pictures, every cell with its costs, and how it was made."""
     parts = [f"# {title}", ""]
     for sheet in sheets(found):
         parts += [f"**{sheet.caption}**, mean and standard deviation over folds", ""]
         parts += [_joined(sheet.head), _joined(["---"] * len(sheet.head))]
         parts += [*map(_joined, sheet.lines), ""]
+    for path in pictures:
+        parts += [f"![{path.stem}]({path.name})", ""]
     parts += ["## Every cell", "", *_HEAD, *map(_line, cells(found)), ""]
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
     parts += [f"Made by `{made.command}` on {made.machine}; {versions}.", "", _LEGEND, ""]
