@@ -73,6 +73,7 @@ def test_a_dask_client_that_is_there_is_used_and_left():
     assert client.status == "closed"
 
 
+@pytest.mark.long  # its processes take minutes to start where others keep the cores busy
 @pytest.mark.filterwarnings("ignore")
 def test_ray(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="ray has no wheel for this Python, or is not installed")

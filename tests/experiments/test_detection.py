@@ -65,7 +65,8 @@ def test_a_geometric_vote_is_at_least_as_accurate(epsilon):
 
 
 def test_learners_and_distances_see_what_is_wrong(rows):
-    noise = np.random.default_rng().normal(size=(4000, 1))
+    rows = rows[:1500]
+    noise = np.random.default_rng().normal(size=(1500, 1))
     real = np.column_stack([rows[:, :2] / [1, 10], rows[:, :1] + 0.1 * noise])
     shuffled = np.column_stack([real[:, :2], np.random.default_rng().permutation(real[:, 2])])
     good, bad = (prediction_errors(train, real[:500]) for train in (real[500:], shuffled))
