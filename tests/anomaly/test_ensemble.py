@@ -57,7 +57,8 @@ def test_it_tells_normal_rows_from_anomalies(rows, mechanism, neighbours):
     assert detector.answer(np.array(CORNER)) is False
 
 
-@pytest.mark.parametrize("k", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long  # every part compiles a program of its own
+@pytest.mark.parametrize("k", [1, 3])
 def test_a_flow_can_vote(rows, k):
     flow = DPFlow(
         bounds=BOUNDS,

@@ -99,11 +99,11 @@ def test_an_ensemble_of_a_small_table_is_measured(tmp_path):
     (tmp_path / "toy").mkdir()
     from sklearn.datasets import make_moons
 
-    moons = make_moons(3000, noise=0.05)[0]
+    moons = make_moons(1500, noise=0.05)[0]
     standard = (moons - moons.mean(0)) / moons.std(0)
     np.savetxt(tmp_path / "toy" / "moons.csv", standard, delimiter=",")
-    job = Job("half-moons", "large-mixture", 1, (0.1, 2.0))
+    job = Job("half-moons", "mixture", 1, (0.1, 2.0))
     found = EnsembleVotes().measure(job, Desk(tmp_path, tmp_path))
     values = {(f.method.split(", ")[1], f.epsilon): f.value for f in found}
-    assert values["no noise", None] > 0.8
+    assert values["no noise", None] > 0.65
     assert values["geometric", 2.0] > values["geometric", 0.1] >= values["exponential", 0.1] > 0.5

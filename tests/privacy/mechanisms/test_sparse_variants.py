@@ -261,7 +261,13 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
+#: Planted in the class by `make test-long`; the battery rejects them by simulation anyhow.
+SLOW = ("query noise without the positives", "no cut-off")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in PLANTED]
+)
 def test_the_test_rejects_bugs_planted_in_our_class(name, monkeypatch):
     right, bug = sparse._scales, PLANTED[name]
     monkeypatch.setattr(sparse, "_scales", lambda e, c: bug.scales(*right(e, c), c))
