@@ -32,9 +32,18 @@ GRID_SIDE = {1: 2001, 2: 181}
 CASES = [
     (name, dim, x64) for dim in (1, 2, 5, 10) for name in ARCHITECTURES for x64 in (False, True)
 ]
+
+
+def _weighed(case):
+    """Every case costs a compilation: half of them are left to the long suite."""
+    _, dim, x64 = case
+    is_second_helping = dim == 10 or (dim != 2 and not x64)
+    return pytest.param(case, marks=pytest.mark.long) if is_second_helping else case
+
+
 short_rows = pytest.mark.parametrize(
     "probe",
-    [case for case in CASES if case[1] <= 2],
+    [_weighed(case) for case in CASES if case[1] <= 2],
     ids=lambda case: _label(case),
     indirect=True,
     scope="module",
@@ -46,7 +55,7 @@ def _label(case):
     return f"{name}-{dim}-{'f64' if x64 else 'f32'}"
 
 
-@pytest.fixture(scope="module", params=CASES, ids=_label)
+@pytest.fixture(scope="module", params=map(_weighed, CASES), ids=_label)
 def probe(request):
     return _probe(*request.param)
 
