@@ -121,7 +121,7 @@ def test_tables_are_written_for_readers_and_for_programs(tmp_path):
     document = json.loads(paths[0].read_text())
     assert [cell["method"] for cell in document["cells"]] == ["ours", "real-rows"]
     text = paths[1].read_text()
-    assert "| ours | 2.00 +- 0.00 (paper 1.50) | 3.0 |" in text
+    assert "| ours | 2.00 (paper 1.50) | 3.0 |" in text
     assert "+0.50" in text
     assert "dpflows reproduce toy" in text
 

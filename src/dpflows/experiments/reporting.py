@@ -125,7 +125,7 @@ def sheets(found: Sequence[Measurement]) -> list[Sheet]:
         >>> one = Measurement(dataset="power", method="ours", epsilon=1.0, delta=1e-5,
         ...     accountant="pld", fold=1, measure="log-likelihood", value=2.0, paper=-2.0)
         >>> sheets([one])[0].lines
-        [['ours', '2.00 +- 0.00 (paper -2.00)', '0.0']]
+        [['ours', '2.00 (paper -2.00)', '0.0']]
     """
     every = cells(found)
     if all(cell["epsilon"] is None for cell in every):
@@ -161,9 +161,10 @@ def _shown(own: Sequence[dict[str, Any]], budget: float) -> str:
     if not matches:
         return ""
     cell = matches[0]
-    spread = f" +- {cell['sd']:.2f}" if cell["folds"] > 1 or cell["paper"] is not None else ""
+    digits = 2 if abs(cell["mean"]) >= 1 else 3
+    spread = f" +- {cell['sd']:.{digits}f}" if cell["folds"] > 1 else ""
     paper = "" if cell["paper"] is None else f" (paper {cell['paper']:.2f})"
-    return f"{_three_digits(cell['mean'])}{spread}{paper}"
+    return f"{cell['mean']:.{digits}f}{spread}{paper}"
 
 
 def _three_digits(value: float) -> str:
