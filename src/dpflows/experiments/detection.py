@@ -11,7 +11,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import LocalOutlierFactor
 
 from dpflows.evaluation.detection_plots import roc, roc_figure, score_histograms
-from dpflows.experiments.likelihoods import measured, pieces
+from dpflows.experiments.likelihoods import measured, pieces, without_model
 from dpflows.experiments.methods import METHODS
 from dpflows.experiments.running import Experiment, Job, Measurement
 from dpflows.experiments.shelf import Desk
@@ -61,7 +61,7 @@ class Detection(Experiment):
         rows, normal = trial(table, job.fold)
         if job.method in PEERS:
             scores = PEERS[job.method]().fit(table.split(job.fold)[0]).score_samples(rows)
-            return [_unpaid(job, roc(scores, normal)[2])]
+            return [without_model(job, AUC, roc(scores, normal)[2])]
         found = []
         for kept in desk.models(job.dataset, job.method, job.fold, job.epsilons):
             scores = METHODS[job.method].log_density(kept.model, rows)
@@ -136,16 +136,3 @@ class LabelledAnomalies(Detection):
 
 def _suffix(accountant: str) -> str:
     return "" if accountant in ("pld", "none") else f" ({accountant})"
-
-
-def _unpaid(job: Job, value: float) -> Measurement:
-    return Measurement(
-        dataset=job.dataset,
-        method=job.method,
-        epsilon=None,
-        delta=None,
-        accountant="none",
-        fold=job.fold,
-        measure=AUC,
-        value=value,
-    )

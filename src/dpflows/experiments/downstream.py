@@ -11,7 +11,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
 from dpflows.evaluation.curves import against_epsilon
-from dpflows.experiments.likelihoods import measured, pieces
+from dpflows.experiments.likelihoods import measured, pieces, without_model
 from dpflows.experiments.reporting import curves_of
 from dpflows.experiments.running import Experiment, Job, Measurement
 from dpflows.experiments.shelf import Desk
@@ -91,7 +91,7 @@ class Downstream(Experiment):
         table = desk.table(job.dataset)
         train, test = table.split(job.fold)
         if job.method == REAL_ROWS:
-            return [_without_model(job, *item) for item in _figures(train, test).items()]
+            return [without_model(job, *item) for item in _figures(train, test).items()]
         return [
             measured(job, kept, table.delta, *item)
             for kept in desk.models(job.dataset, job.method, job.fold, job.epsilons)
@@ -110,16 +110,3 @@ class Downstream(Experiment):
 
 def _figures(train: Rows, test: Rows) -> dict[str, float]:
     return prediction_errors(train, test) | distances(test, train)
-
-
-def _without_model(job: Job, measure: str, value: float) -> Measurement:
-    return Measurement(
-        dataset=job.dataset,
-        method=job.method,
-        epsilon=None,
-        delta=None,
-        accountant="none",
-        fold=job.fold,
-        measure=measure,
-        value=value,
-    )

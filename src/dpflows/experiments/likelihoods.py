@@ -61,6 +61,20 @@ def measured(job: Job, kept: Kept, delta: float, measure: str, value: float) -> 
     )
 
 
+def without_model(job: Job, measure: str, value: float) -> Measurement:
+    """A figure of the rows themselves, or of somebody else's method; nothing is claimed."""
+    return Measurement(
+        dataset=job.dataset,
+        method=job.method,
+        epsilon=None,
+        delta=None,
+        accountant="none",
+        fold=job.fold,
+        measure=measure,
+        value=value,
+    )
+
+
 def _proven(events: Sequence[Event], delta: float) -> float | None:
     """What the events cost by a proof; None where nothing was charged."""
     if not events:
