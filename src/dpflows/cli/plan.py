@@ -52,7 +52,7 @@ def plan(
         noise_multiplier=noise_multiplier,
     )
     made = flow.plan(rows)
-    promise = settings.promised(made, declared)
+    promise = settings.promised(flow, made, declared)
     if as_json:
         output.print_json(_result(made, promise, by_rule=delta is None))
     else:

@@ -114,14 +114,12 @@ def make_flow(schema: "Schema", **settings: Any) -> "DPFlow":
     return DPFlow(schema=schema, **given)
 
 
-def promised(plan: "Plan", schema: "Schema") -> "Guarantee":
+def promised(flow: "DPFlow", plan: "Plan", schema: "Schema") -> "Guarantee":
     """What carrying out the plan will promise, with the stamps that the fit will carry."""
-    from dpflows.estimators.base import NON_PRIVATE_STAMP
     from dpflows.estimators.intake import VALUES_READ_STAMP
 
     read = (VALUES_READ_STAMP,) if schema.values_read else ()
-    unlimited = () if plan.is_private else (NON_PRIVATE_STAMP,)
-    return plan.guarantee(stamps=(*read, *unlimited))
+    return plan.guarantee(stamps=(*read, *flow.stamps()))
 
 
 def require_target(path: Path, endings: tuple[str, ...], *, source: Path | None = None) -> None:

@@ -152,7 +152,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         density = Density(normaliser, model, encoding.low, encoding.high)
         self.density_ = density.with_inside_mass(key_of(entropy, "sampling", step=1))
         self.plan_ = plan
-        stamps = (*intake.stamps, *self._stamps())
+        stamps = (*intake.stamps, *self.stamps())
         self._adopt(plan.guarantee(stamps=stamps), encoding, intake.form)
 
     def _adopt(self, guarantee: Guarantee, encoding: Encoding, form: Form) -> None:
@@ -186,7 +186,8 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
             return Entropy.from_os()
         return Entropy.insecure(self.insecure_test_seed)
 
-    def _stamps(self) -> tuple[str, ...]:
+    def stamps(self) -> tuple[str, ...]:
+        """What the settings alone will mark a fit with; empty if nothing voids its promise."""
         unlimited = () if self._budget().is_private else (NON_PRIVATE_STAMP,)
         seeded = (self._entropy().stamp,) if self.insecure_test_seed is not None else ()
         return (*unlimited, *seeded)

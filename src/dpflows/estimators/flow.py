@@ -286,9 +286,10 @@ class DPFlow(DensityEstimator):
         layers = (self._architecture() or rule.architecture).act_norms
         return plan_initialisation(self.initialisation, budget, layers=layers, columns=columns)
 
-    def _stamps(self) -> tuple[str, ...]:
+    def stamps(self) -> tuple[str, ...]:
+        """What the settings alone will mark a fit with."""
         formula = (PAPER_STAMP,) if self.initialisation == PAPER_FORMULA else ()
-        return (*formula, *self._beginning().stamps, *super()._stamps())
+        return (*formula, *self._beginning().stamps, *super().stamps())
 
     def _architecture(self) -> Architecture | None:
         chosen = self.architecture

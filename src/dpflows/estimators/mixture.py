@@ -141,9 +141,10 @@ class DPGaussianMixture(ReleasedEstimator):
     def _assemble(arrays: Arrays) -> AbstractDistribution:
         return mixture_from(arrays)
 
-    def _stamps(self) -> tuple[str, ...]:
+    def stamps(self) -> tuple[str, ...]:
+        """What the settings alone will mark a fit with."""
         flawed = (FAITHFUL_STAMP,) if self.variant == FLAWED else ()
-        return (*flawed, *super()._stamps())
+        return (*flawed, *super().stamps())
 
 
 def cube_of(encoding: Encoding) -> Scaling:

@@ -177,21 +177,25 @@ def _labelled(name: str) -> Callable[[Path], RealTable]:
     """The normal rows of a labelled set, ties broken by a little jitter, in a roomy box."""
 
     def read(data: Path) -> RealTable:
+        """Normal rows to fit and split, anomalies beside them."""
         with np.load(data / "adbench" / f"{name}.npz") as file:
             rows, anomalies = (file["X"][file["y"] == label] for label in (0, 1))
         spread = rows.std(axis=0)
-        rows = rows + np.random.default_rng().normal(size=rows.shape) * 0.01 * spread
+        # both kinds alike, or a detector could tell them by the jitter
+        rows, anomalies = (_jittered(kind, 0.01 * spread) for kind in (rows, anomalies))
         low, high = rows.min(axis=0), rows.max(axis=0)
         room = high - low
         delta = len(rows) ** -1.1
         box = (low - room / 2, high + room / 2)
         fold = _folds(len(rows))
         unit = _log_unit(rows)
-        return RealTable(
-            rows, *box, delta, fold, unit, bounds_read=True, anomalies=anomalies.astype(float)
-        )
+        return RealTable(rows, *box, delta, fold, unit, bounds_read=True, anomalies=anomalies)
 
     return read
+
+
+def _jittered(rows: Rows, spread: Vector) -> Rows:
+    return rows + np.random.default_rng().normal(size=rows.shape) * spread
 
 
 def _folds(rows: int) -> np.ndarray:

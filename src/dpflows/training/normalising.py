@@ -81,8 +81,21 @@ class Normalisation(abc.ABC):
         """The normaliser for rows inside the public box."""
 
 
+class Unpriced(Normalisation):
+    """A way that buys nothing: it reads what is public, or else it is not private."""
+
+    @staticmethod
+    def sensitivity(columns: int) -> None:
+        """Nothing is bought."""
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """None."""
+        return ()
+
+
 @final
-class FromBounds(Normalisation):
+class FromBounds(Unpriced):
     """Map the declared box to [-3, 3] in every column.
 
     Guarantee:
@@ -93,15 +106,6 @@ class FromBounds(Normalisation):
         >>> FromBounds(5, 1, 0.0).find(rows, low, high, entropy=Entropy.from_os()).shift.tolist()
         [3.0]
     """
-
-    @staticmethod
-    def sensitivity(columns: int) -> None:
-        """Nothing is bought."""
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """None."""
-        return ()
 
     def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Scaling:
         """The box's middle and half-width."""
@@ -224,7 +228,7 @@ class FromHistograms(Normalisation):
 
 
 @final
-class FromRows(Normalisation):
+class FromRows(Unpriced):
     """Standardise by the rows' own moments, as the paper does. NOT PRIVATE.
 
     Guarantee:
@@ -235,15 +239,6 @@ class FromRows(Normalisation):
         >>> FromRows(2, 1, 0.0).find(rows, low, high, entropy=Entropy.from_os()).shift.tolist()
         [2.0]
     """
-
-    @staticmethod
-    def sensitivity(columns: int) -> None:
-        """Nothing is bought."""
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """None, which is what makes it not private."""
-        return ()
 
     def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Scaling:
         """The rows' mean and deviation."""
