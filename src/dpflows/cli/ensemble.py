@@ -42,7 +42,7 @@ def ensemble(
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit an ensemble that votes on anomalies; every answer costs; INTERNAL."""
+    """Fit an ensemble whose private votes find anomalies; INTERNAL."""
     from dpflows.anomaly.ensemble import DPEnsembleDetector
     from dpflows.cli.tables import read_rows
 
