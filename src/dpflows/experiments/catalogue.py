@@ -5,6 +5,7 @@ from dpflows.experiments.detection import AnomalyROC, LabelledAnomalies
 from dpflows.experiments.downstream import Downstream
 from dpflows.experiments.likelihoods import Likelihoods
 from dpflows.experiments.pictures import Histograms, Planes
+from dpflows.experiments.recipe_parts import RecipeParts
 from dpflows.experiments.running import Experiment
 from dpflows.experiments.spending import Accountants
 from dpflows.experiments.voting import EnsembleVotes
@@ -25,6 +26,7 @@ _ALL: tuple[Experiment, ...] = (
     ),
     Likelihoods("power", "Power: test log-likelihood", (1.25, 1.75, 2.25), 3),
     Likelihoods("gowalla", "Gowalla: test log-likelihood", (2.25, 3.5, 4.0), 3),
+    RecipeParts(),
     Downstream(),
     Histograms(),
     Planes(),

@@ -77,8 +77,8 @@ def recipe_models(
         None: columns are standardised by their own moments, and neither accountant proves
         its epsilon. The models are stamped.
     """
-    stops = {claim: _steps(claim, len(rows), delta) for claim in claims}
-    passed = _Snapshots(set(stops.values()))
+    stops = {claim: allowed_steps(claim, len(rows), delta) for claim in claims}
+    passed = Snapshots(set(stops.values()))
     flow = recipe_flow(max(epsilon for _, epsilon in claims), delta, box)
     flow.set_params(steps=max(stops.values()))
     flow.fit(rows, callbacks=Callbacks(on_state=passed.take))
@@ -107,14 +107,19 @@ def recipe_flow(epsilon: float, delta: float, box: tuple[Vector, Vector]) -> DPF
     )
 
 
-def _steps(claim: Claim, rows: int, delta: float) -> int:
-    """Whole chunks only, so that the run can be looked at there."""
+def allowed_steps(claim: Claim, rows: int, delta: float) -> int:
+    """How long the run of a claim lasts; whole chunks only, so that it can be looked at there.
+
+    Example:
+        >>> allowed_steps(("gdp-clt", 1.0), 24_059, 1.52e-5) <= 12_565
+        True
+    """
     accountant, epsilon = claim
     allowed = min(recipe_steps(accountant, epsilon, rows=rows, delta=delta), MOST_STEPS)
     return max(allowed // CHUNK, 1) * CHUNK
 
 
-class _Snapshots:
+class Snapshots:
     """Parameters at the steps somebody asked for."""
 
     def __init__(self, steps: set[int]) -> None:

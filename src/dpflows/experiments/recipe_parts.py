@@ -1,0 +1,193 @@
+"""Why the paper's recipe does better here: what our engine adds to it, taken away part by part.
+
+The released code starts its networks spread out at random, leaves log-scales free and has
+no background under its density. Our engine starts near the identity, bounds log-scales
+and mixes in a background; training is otherwise the same.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from flowjax.bijections import Chain, Flip, Invert, MaskedAutoregressive, Scan
+from flowjax.distributions import Transformed
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from dpflows.estimators.base import key_of
+from dpflows.evaluation.curves import against_epsilon
+from dpflows.experiments.paper import RECIPE, published
+from dpflows.experiments.reporting import curves_of
+from dpflows.experiments.running import Experiment, Job, Measurement
+from dpflows.experiments.shelf import Desk
+from dpflows.experiments.tables import Rows, Vector
+from dpflows.experiments.trajectory import Claim, Snapshots, allowed_steps, recipe_flow
+from dpflows.flows.base import gaussian, uniform_box
+from dpflows.flows.density import BACKGROUND_WEIGHT, Defended
+from dpflows.flows.layers import BoundedAffine, RowMap
+from dpflows.privacy.randomness import Entropy
+from dpflows.training.fitting import fit_model
+from dpflows.training.loop import Callbacks
+from dpflows.training.taps import take_apart
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Which of our additions a run keeps."""
+
+    quiet_start: bool = True
+    bounded_scales: bool = True
+    background: bool = True
+
+
+PARTS: dict[str, Parts] = {
+    "all-of-ours": Parts(),
+    "spread-out-start": Parts(quiet_start=False),
+    "free-scales": Parts(bounded_scales=False),
+    "no-background": Parts(background=False),
+    "none-of-ours": Parts(quiet_start=False, bounded_scales=False, background=False),
+}
+
+
+@final
+class FreeAffine(RowMap):
+    """``(x - t) exp(-s)``, elementwise, with nothing to keep ``s`` small."""
+
+    shift: Float[Array, "..."]
+    log_scale: Float[Array, "..."]
+    shape: tuple[int, ...]
+    cond_shape: None
+
+    def __init__(self, shift: Float[Array, "..."], log_scale: Float[Array, "..."]) -> None:
+        self.shift, self.log_scale = shift, log_scale
+        self.shape, self.cond_shape = shift.shape, None
+
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        """Data to latent."""
+        return (x - self.shift) * jnp.exp(-self.log_scale), -self.log_scale.sum()
+
+    def backward(self, y: Array) -> tuple[Array, Array]:
+        """Latent to data."""
+        return y * jnp.exp(self.log_scale) + self.shift, self.log_scale.sum()
+
+
+def recipe_model(parts: Parts, dim: int, corners: Sequence[Vector], key: PRNGKeyArray) -> Defended:
+    """An untrained model of the recipe with these parts of ours.
+
+    Example:
+        >>> corners = [np.full(2, -3.0), np.full(2, 3.0)]
+        >>> recipe_model(PARTS["none-of-ours"], 2, corners, jr.key(0)).weight
+        0.0
+    """
+    affine = BoundedAffine if parts.bounded_scales else FreeAffine
+    stack = Scan(eqx.filter_vmap(lambda k: _block(affine, dim, k))(jr.split(key, RECIPE.blocks)))
+    flow = Transformed(gaussian(dim), Invert(stack))
+    weight = BACKGROUND_WEIGHT if parts.background else 0.0
+    box = uniform_box(*(corner.tolist() for corner in corners))
+    return Defended(_quiet(flow) if parts.quiet_start else flow, box, weight)
+
+
+def _block(affine: Callable[[Array, Array], RowMap], dim: int, key: PRNGKeyArray) -> Chain:
+    """MADE, reversal, ActNorm; FlowJAX spreads weights and biases out as the released code does."""
+    made = MaskedAutoregressive(
+        key,
+        transformer=affine(jnp.zeros(()), jnp.zeros(())),
+        dim=dim,
+        nn_width=RECIPE.width,
+        nn_depth=RECIPE.depth,
+    )
+    reverse = Flip((dim,))  # type: ignore[call-arg]  # its cond_shape is a constant
+    return Chain([made, reverse, affine(jnp.zeros(dim), jnp.zeros(dim))])
+
+
+def _quiet(flow: Transformed) -> Transformed:
+    """The flow near the identity: the last layer of every network shrunk, its bias gone."""
+    parameters, blueprint = take_apart(flow)
+    *hidden, last = parameters.dense
+    soft = last._replace(weight=0.01 * last.weight, bias=jax.tree.map(jnp.zeros_like, last.bias))
+    return blueprint.assemble(parameters._replace(dense=(*hidden, soft)))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RecipeParts(Experiment):
+    """Test log-likelihoods of the recipe with some of our additions taken away."""
+
+    name: str = "recipe-parts"
+    title: str = "Life Science by the paper's recipe, with and without our additions"
+    epsilons: tuple[float, ...] = (0.5, 1.0)
+    folds: int = 1
+
+    def jobs(self, folds: int, epsilons: Sequence[float]) -> list[Job]:
+        """One run per variant and fold serves all budgets."""
+        return [
+            Job("life-science", name, fold, tuple(epsilons))
+            for fold in range(1, folds + 1)
+            for name in PARTS
+        ]
+
+    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+        """Train one variant as the recipe trains, and score it on its way."""
+        table = desk.table(job.dataset)
+        train, test = table.split(job.fold)
+        middle, spread = train.mean(axis=0), train.std(axis=0)
+        rows, held_out = ((part - middle) / spread for part in (train, test))
+        corners = [(corner - middle) / spread for corner in (table.low, table.high)]
+        log_unit = table.log_unit - float(np.log(spread).sum())
+        return [
+            _figure(job, claim, table.delta, value + log_unit, seconds)
+            for claim, value, seconds in _scores(job, rows, held_out, corners, table.delta)
+        ]
+
+    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+        """Likelihood against epsilon."""
+        path = folder / f"{self.name}.png"
+        against_epsilon(curves_of(found), path, label="test log-likelihood", title=self.title)
+        return [path]
+
+
+def _scores(
+    job: Job, rows: Rows, test: Rows, corners: Sequence[Vector], delta: float
+) -> Iterator[tuple[Claim, float, float]]:
+    """Mean log-density of standardised test rows at every budget."""
+    stops = {
+        (name, epsilon): allowed_steps((name, epsilon), len(rows), delta)
+        for name in ("gdp-clt", "ma")
+        for epsilon in job.epsilons
+    }
+    entropy = Entropy.from_os()
+    box = (corners[0], corners[1])
+    flow = recipe_flow(max(job.epsilons), delta, box).set_params(steps=max(stops.values()))
+    model = recipe_model(
+        PARTS[job.method], rows.shape[1], corners, key_of(entropy, "initialisation")
+    )
+    passed = Snapshots(set(stops.values()))
+    plan = flow.plan(*rows.shape)
+    fit_model(model, rows, plan, entropy=entropy, callbacks=Callbacks(on_state=passed.take))
+    _, blueprint = take_apart(model)
+    for claim, steps in stops.items():
+        parameters, seconds = passed.at[steps]
+        trained = blueprint.assemble(jax.tree.map(jnp.asarray, parameters))
+        yield claim, float(jax.vmap(trained.log_prob)(jnp.asarray(test)).mean()), seconds
+
+
+def _figure(job: Job, claim: Claim, delta: float, value: float, seconds: float) -> Measurement:
+    accountant, epsilon = claim
+    return Measurement(
+        dataset=job.dataset,
+        method=job.method,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+        fold=job.fold,
+        measure="log-likelihood",
+        value=value,
+        paper=published(job.dataset, "paper-recipe", accountant, epsilon),
+        seconds=seconds,
+    )
