@@ -1,0 +1,13 @@
+"""What was ever spent on a data set: durable, shared by processes, checked by a hash chain.
+
+The order of a release: commit the charge, touch the data, write the file safely, mark it
+released, reveal it. ``Ledger.reserve`` does the first, ``publish`` the last three.
+"""
+
+from dpflows.privacy.ledger.entries import Entry
+from dpflows.privacy.ledger.ledger import Ledger
+from dpflows.privacy.ledger.publishing import pending_name, publish, recover
+from dpflows.privacy.ledger.receipts import Receipt
+from dpflows.privacy.ledger.standing import State
+
+__all__ = ["Entry", "Ledger", "Receipt", "State", "pending_name", "publish", "recover"]

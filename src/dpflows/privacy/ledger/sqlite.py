@@ -1,0 +1,194 @@
+"""A ledger in one SQLite file on a local disk."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, final
+
+from dpflows.errors import InputError
+from dpflows.privacy.ledger.entries import Row
+from dpflows.privacy.ledger.stores import PATIENCE, Pages, Store, closed_by_opener
+
+# The insert trigger also stops "insert or replace", which would pass by the other two.
+_MAKE = (
+    "CREATE TABLE entries "
+    "(number INTEGER PRIMARY KEY NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TRIGGER entries_are_kept BEFORE DELETE ON entries "
+    "BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END",
+    "CREATE TRIGGER entries_stay BEFORE UPDATE ON entries "
+    "BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END",
+    "CREATE TRIGGER entries_follow BEFORE INSERT ON entries "
+    "WHEN NEW.number IS NOT (SELECT ifnull(max(number), 0) + 1 FROM entries) "
+    "BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END",
+)
+_COLUMNS = "SELECT number, body, hash FROM entries"
+
+
+@final
+class SQLiteStore(Store):
+    """One file, readable by its owner alone.
+
+    Guarantee:
+        A transaction ends with the file and its folder on disk (journal mode DELETE,
+        synchronous EXTRA). A process that is killed leaves a journal from which the next
+        one restores the last committed rows.
+
+    Example:
+        >>> import tempfile
+        >>> store = SQLiteStore(f"{tempfile.mkdtemp()}/clinic.ledger")
+        >>> with store.creating() as pages:
+        ...     pages.append(Row(1, "{}", ""))
+        >>> store.exists()
+        True
+    """
+
+    def __init__(self, place: str) -> None:
+        self._path = Path(place).absolute()
+
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return str(self._path)
+
+    def exists(self) -> bool:
+        """Whether the file is there and holds a ledger."""
+        if not self._path.exists():
+            return False
+        with self._connected() as connection:
+            return _has_table(connection, self._path)
+
+    @contextlib.contextmanager
+    def creating(self) -> Iterator[Pages]:
+        """Make the file, and in one transaction the table and what the block adds."""
+        self._touch()
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            if not _has_table(connection, self._path):
+                for command in _MAKE:
+                    connection.execute(command)
+            yield _Rows(connection)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Pages]:
+        """Take the file's one write lock, wait for it if need be."""
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            yield _Rows(connection)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Pages]:
+        """Read under the shared lock."""
+        with self._transaction("BEGIN") as connection:
+            yield _Rows(connection)
+
+    def _touch(self) -> None:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
+        try:
+            os.close(os.open(self._path, flags, 0o600))
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise InputError(
+                f"cannot make the ledger {str(self._path)!r}: {error.strerror}; choose a folder "
+                "that exists and is writable"
+            ) from None
+
+    @contextlib.contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._connected() as connection:
+            connection.execute(begin)
+            # Closing the connection, or dying, takes back what was not committed.
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with _explained(self._path):
+            address = f"{self._path.as_uri()}?mode=rw"
+            connection = sqlite3.connect(
+                address, uri=True, timeout=PATIENCE, isolation_level=None, cached_statements=16
+            )
+            with closed_by_opener(connection):
+                _settle(connection)
+                yield connection
+
+
+@final
+class _Rows(Pages):
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def at(self, number: int) -> Row | None:
+        return self._one(f"{_COLUMNS} WHERE number = ?", number)
+
+    def last(self) -> Row | None:
+        return self._one(f"{_COLUMNS} ORDER BY number DESC LIMIT 1")
+
+    def after(self, number: int) -> Iterator[Row]:
+        query = f"{_COLUMNS} WHERE number > ? ORDER BY number"
+        return map(_row, self._connection.execute(query, (number,)))
+
+    def append(self, row: Row) -> None:
+        values = (row.number, row.body, row.head)
+        self._connection.execute("INSERT INTO entries VALUES (?, ?, ?)", values)
+
+    def _one(self, query: str, *values: int) -> Row | None:
+        found = self._connection.execute(query, values).fetchone()
+        return None if found is None else _row(found)
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    number, body, head = values
+    if type(body) is not str or type(head) is not str:
+        # A changed type is a changed row; its hash will not fit.
+        return Row(int(number), "", "")
+    return Row(int(number), body, head)
+
+
+def _settle(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA trusted_schema = OFF")
+    mode = connection.execute("PRAGMA journal_mode = DELETE").fetchone()[0]
+    if mode != "delete":
+        raise InputError(
+            f"a ledger needs SQLite's journal mode DELETE, but the file is in mode {mode}; close "
+            "every other program that has it open"
+        )
+    connection.execute("PRAGMA synchronous = EXTRA")
+
+
+def _has_table(connection: sqlite3.Connection, path: Path) -> bool:
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if names and "entries_follow" not in names:
+        raise InputError(
+            f"{str(path)!r} is a database of something else; choose another file for the ledger"
+        )
+    return bool(names)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise InputError(f"cannot use the ledger {str(path)!r}: {_remedy(error)}") from error
+
+
+def _remedy(error: sqlite3.Error) -> str:
+    text = str(error)
+    for sign, remedy in _REMEDIES.items():
+        if sign in text:
+            return f"{sign}; {remedy}"
+    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    return f"{name}; nothing was charged, check the disk and the file's permissions"
+
+
+_REMEDIES = {
+    "disk is full": "nothing was charged, make room and ask again",
+    "database is locked": f"others kept it for {PATIENCE} seconds, ask again",
+    "not a database": "the file is no ledger, name another one",
+    "malformed": "the file is damaged, put a copy back that all receipts fit",
+    "readonly": "it may be read but not written here, change its permissions",
+    "unable to open": "check that it exists and that you may read and write it and its folder",
+    "no such table": "the file holds no ledger; give a cap to make one",
+    "only grows": "rows are never changed or removed",
+}
