@@ -1,0 +1,137 @@
+"""Twelve privacy bugs that others have made, as changes of today's source.
+
+Each change names a text that must stand exactly once in its file, so that a change that
+no longer fits the source fails loudly, and the ordinary tests that must notice it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+STEP = "tests/training/test_private_step.py"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A change of one file of the package, and the tests that must fail with it."""
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    is_cheap: bool = False
+
+    def plant(self, package: Path) -> None:
+        """Change the copy of the package in this folder."""
+        path = package / self.file
+        source = path.read_text()
+        if source.count(self.old) != 1:
+            raise LookupError(f"{self.file} does not hold this exactly once: {self.old!r}")
+        path.write_text(source.replace(self.old, self.new))
+
+
+BUGS: dict[str, Bug] = {
+    "no clip": Bug(
+        "training/clipping.py",
+        "        return bound / jnp.maximum(norms, bound)\n",
+        "        return jnp.where(jnp.isfinite(norms), 1.0, 0.0)\n",
+        ("tests/training/test_clipping.py::test_factor_never_lets_a_gradient_past_the_norm",),
+    ),
+    "mean for sum": Bug(
+        # the mean of the batch is clipped, not each row
+        "training/clipping.py",
+        "    alive = present & jnp.isfinite(squares)\n",
+        "    alive = present & jnp.isfinite(squares)\n"
+        "    mean = jnp.sum(jnp.where(alive, squares, 0.0)) / jnp.maximum(jnp.sum(alive), 1)\n"
+        "    squares = jnp.where(alive, mean, squares)\n",
+        (f"{STEP}::test_a_row_among_others_moves_the_sum_by_at_most_the_clip",),
+    ),
+    "noise over the batch size twice": Bug(
+        "training/loop.py",
+        "noisy(total, blueprint, noise_multiplier=noise_multiplier, key=key)",
+        "noisy(total, blueprint, noise_multiplier=noise_multiplier / batch_size, key=key)",
+        (f"{STEP}::test_the_noise_of_a_step_is_what_the_plan_says_over_the_batch_size",),
+    ),
+    "shuffle for Poisson": Bug(
+        "training/loop.py",
+        "        batch = rows[self.batches.draw(batch_key)]\n"
+        "        present = jnp.arange(self.batches.slots) < size\n",
+        "        turn = state.step * self.batches.batch_size + jnp.arange(self.batches.slots)\n"
+        "        batch = rows[turn % self.batches.rows]\n"
+        "        present = jnp.arange(self.batches.slots) < self.batches.batch_size\n",
+        (f"{STEP}::test_rows_join_the_steps_of_a_run_by_chance",),
+    ),
+    "key reuse": Bug(
+        "training/loop.py",
+        "    for i in range(count):\n        keys[i] = entropy.key(stream, step=step + i)\n",
+        "    keys[:count] = entropy.key(stream, step=step)\n",
+        (f"{STEP}::test_no_key_is_used_twice_in_a_run",),
+    ),
+    "divisor from the drawn batch": Bug(
+        "training/loop.py",
+        "lambda leaf: leaf / batch_size, released",
+        "lambda leaf: leaf / jnp.maximum(jnp.sum(present), 1), released",
+        (f"{STEP}::test_the_divisor_is_public",),
+    ),
+    "NaN rows skipped": Bug(
+        "table/reading.py",
+        "    opened = open_source(source, schema, header)\n"
+        "    schema = proposed(opened) if schema is None else schema\n",
+        "    opened = open_source(source, schema, header)\n"
+        "    import dataclasses\n"
+        "    import pyarrow as pa\n"
+        "    whole = pa.table(list(opened.cells), [str(i) for i in range(len(opened.cells))])\n"
+        "    kept = np.ones(whole.num_rows, bool)\n"
+        "    for cells in whole.columns:\n"
+        "        kept &= ~cells.is_null(nan_is_null=True).to_numpy()\n"
+        "    cells = list(whole.filter(pa.array(kept)).columns)\n"
+        "    opened = dataclasses.replace(opened, cells=cells)\n"
+        "    schema = proposed(opened) if schema is None else schema\n",
+        ("tests/table/test_reading.py::test_bad_tables",),
+    ),
+    "category inference": Bug(
+        "table/proposing.py",
+        "    if not read_values:\n        return schema\n",
+        "    if not read_values:\n"
+        "        found = [\n"
+        "            _with_values(cells, column) if column.kind == 'categorical' else column\n"
+        "            for cells, column in zip(source.cells, schema.columns, strict=True)\n"
+        "        ]\n"
+        "        return Schema(tuple(found))\n",
+        (
+            "tests/table/test_proposing.py::"
+            "test_another_table_of_the_same_types_gives_the_same_schema",
+        ),
+        is_cheap=True,
+    ),
+    "wrong q": Bug(
+        "privacy/accounting/pld.py",
+        "    rate, mu, reach = event.rate, 1 / event.noise_multiplier",
+        "    rate, mu, reach = event.rate / 2, 1 / event.noise_multiplier",
+        ("tests/contracts/test_accountants.py::test_sampled_bounds_are_above_simulation",),
+        is_cheap=True,
+    ),
+    "sparse vector without threshold noise": Bug(
+        "privacy/mechanisms/sparse.py",
+        "self._threshold = self._noisy(threshold, self._scales[0])",
+        "self._threshold = _held(round(threshold / self._unit))",
+        ("tests/privacy/mechanisms/test_sparse_variants.py::test_our_class_passes",),
+    ),
+    "charge after release": Bug(
+        "anomaly/votes.py",
+        "        numbers = iter(range(first := meter.charge(count), first + count))\n"
+        "        yield lambda votes: self._answer(votes, next(numbers), entropy)\n",
+        "        meter.require(count)\n"
+        "        numbers = iter(range(first := meter.taken(), first + count))\n"
+        "        yield lambda votes: self._answer(votes, next(numbers), entropy)\n"
+        "        meter.charge(count)\n",
+        ("tests/anomaly/test_ensemble.py::test_a_kill_between_charge_and_answer_costs_the_charge",),
+    ),
+    "unseeded fork": Bug(
+        # a generator that is filled once goes on alike in both processes
+        "privacy/randomness.py",
+        "        return os.urandom(count)\n",
+        "        return _POOL.bytes(count)\n\n\n_POOL = np.random.default_rng()\n",
+        ("tests/privacy/test_randomness.py::test_a_forked_process_draws_other_bits",),
+        is_cheap=True,
+    ),
+}

@@ -1,0 +1,142 @@
+"""The step as a whole: what a row can move, what noise covers it, who joins it.
+
+The parts have tests of their own; these hold if the parts are put together rightly.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpflows.privacy.randomness import Entropy
+from dpflows.training.batches import make_batches
+from dpflows.training.clipping import Clipping, by_rows, by_taps
+from dpflows.training.loop import CHUNK, Loop, private_gradient
+from dpflows.training.optimizers import Optimizer
+from dpflows.training.taps import Parameters, take_apart
+
+SIGMA, CLIP, BATCH = 1.3, 0.7, 20
+#: Every test below rejects a correct step with at most this probability.
+FALSE_ALARM = 1e-6
+
+
+class Line(eqx.Module):
+    """The cheapest model with a dense layer."""
+
+    layer: eqx.nn.Linear
+
+    def log_prob(self, row):
+        return -jnp.sum(self.layer(row) ** 2)
+
+
+def loss(model, row):
+    return -model.log_prob(row)
+
+
+@pytest.fixture(scope="module")
+def line():
+    return take_apart(Line(eqx.nn.Linear(3, 4, key=jax.random.key(0))))
+
+
+def vector(tree):
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def step_of(line, make=by_taps, sigma=SIGMA):
+    clipper = make(loss, line[1], Clipping(CLIP))
+    return jax.jit(private_gradient(clipper, line[1], noise_multiplier=sigma, batch_size=BATCH))
+
+
+@pytest.mark.parametrize("make", [by_taps, by_rows])
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e6, np.nan])
+def test_a_row_among_others_moves_the_sum_by_at_most_the_clip(line, make, size):
+    """Whatever the others are: scaling all rows together would let one row move them all."""
+    parameters, blueprint = line
+    rows = np.random.default_rng(1).normal(size=(BATCH, 3)) * 0.05
+    rows[0] = size * np.array([1.0, -2.0, 3.0])
+    total = jax.jit(lambda *batch: make(loss, blueprint, Clipping(CLIP))(*batch).gradient)
+    everyone, others = np.ones(BATCH, bool), np.arange(BATCH) > 0
+    sums = [vector(total(parameters, jnp.asarray(rows), p)) for p in (everyone, others)]
+    assert np.linalg.norm(sums[0] - sums[1]) <= CLIP * (1 + 1e-5)
+    assert np.linalg.norm(sums[1]) > CLIP  # the others count
+
+
+def noise_of(line, *, sigma=SIGMA, draws=1500):
+    """What steps release when no row is in the batch."""
+    step, nobody = step_of(line, sigma=sigma), np.zeros(BATCH, bool)
+    keys = jax.random.split(jax.random.key(3), draws)
+    released = jax.vmap(lambda key: step(line[0], jnp.ones((BATCH, 3)), nobody, key))(keys)
+    leaves = [np.asarray(leaf).reshape(draws, -1) for leaf in jax.tree.leaves(released)]
+    return np.concatenate(leaves, axis=1) / (SIGMA * CLIP / BATCH)
+
+
+def is_standard(drawn):
+    """The variance of 24,000 draws is known to 1 %; the band is that of a chi-square."""
+    total = float((drawn**2).sum())
+    band = stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], drawn.size)
+    return band[0] < total < band[1]
+
+
+def test_the_noise_of_a_step_is_what_the_plan_says_over_the_batch_size(line):
+    assert is_standard(noise_of(line))
+
+
+def test_noise_five_percent_too_small_is_caught(line):
+    assert not is_standard(noise_of(line, sigma=0.95 * SIGMA))
+
+
+def test_the_divisor_is_public(line):
+    """Rows without a gradient change nothing, however many of them were drawn."""
+    step, key = step_of(line), jax.random.key(5)
+    blank = jnp.full((BATCH, 3), jnp.nan)
+    sizes = (0, 1, 7, BATCH)
+    released = [vector(step(line[0], blank, np.arange(BATCH) < size, key)) for size in sizes]
+    for other in released[1:]:
+        np.testing.assert_array_equal(other, released[0])
+
+
+def joined(steps, rows=400, batch_size=40):
+    """How often each row was in a batch of a run, by a gradient that counts."""
+    batches = make_batches("poisson", rows=rows, batch_size=batch_size)
+
+    def count(parameters, batch, present, key):
+        numbers = batch[:, 0].astype(jnp.int32)
+        seen = jnp.zeros(rows).at[numbers].add(present.astype(jnp.float32))
+        return Parameters((), -seen)
+
+    plain = Optimizer(name="sgd", learning_rate=1.0, schedule="constant")
+    loop = Loop(count, batches, plain, steps)
+    table = jnp.arange(rows, dtype=jnp.float32)[:, None]
+    state = loop.run(loop.start(Parameters((), jnp.zeros(rows))), table, entropy=Entropy.from_os())
+    return np.asarray(state.parameters.free)
+
+
+def scatter(counts, steps, rate):
+    """Both tails of the chi-square of counts that are binomial and independent."""
+    total = float(((counts - steps * rate) ** 2).sum() / (steps * rate * (1 - rate)))
+    return min(stats.chi2.cdf(total, len(counts)), stats.chi2.sf(total, len(counts)))
+
+
+def test_rows_join_the_steps_of_a_run_by_chance():
+    """Epochs in which each row has its turn once would leave no scatter at all.
+
+    The counts are binomial with 500 trials: near enough to normal for a chi-square at
+    a millionth, with a factor of ten to spare.
+    """
+    assert scatter(joined(500), 500, 0.1) > FALSE_ALARM / 10
+
+
+def test_taking_turns_would_be_caught():
+    assert scatter(np.full(400, 50.0), 500, 0.1) < FALSE_ALARM / 10
+
+
+def test_no_key_is_used_twice_in_a_run(line):
+    """False alarms: 400 keys of 64 bits collide with a chance below 1e-13."""
+    batches = make_batches("poisson", rows=100, batch_size=10)
+    loop = Loop(step_of(line), batches, Optimizer(), 8 * CHUNK)
+    entropy = Entropy.from_os()
+    inputs = [loop.chunk_inputs(entropy, step) for step in range(0, 8 * CHUNK, CHUNK)]
+    keys = np.concatenate([part for chunk in inputs for part in chunk[2:]])
+    assert len(np.unique(keys, axis=0)) == len(keys) == 2 * 8 * CHUNK
