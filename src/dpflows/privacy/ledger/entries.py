@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import math
@@ -240,4 +241,10 @@ _READERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def _read_events(descriptions: Sequence[dict[str, Any]]) -> tuple[Event, ...]:
-    return tuple(event_from_dict(description) for description in descriptions)
+    return _events_from(canonical(descriptions))
+
+
+@functools.lru_cache(maxsize=256)
+def _events_from(text: str) -> tuple[Event, ...]:
+    """Most entries of a long ledger hold the same few events, which are then read once."""
+    return tuple(event_from_dict(description) for description in json.loads(text))
