@@ -1,12 +1,13 @@
 """Kills, crowds and forks: no release without a charge, and no charge beyond the cap."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from privacy.ledger.figures import named, record_figures
 
 STORM = Path(__file__).with_name("storm.py")
 
@@ -20,16 +21,6 @@ def _storm(*jobs: tuple[str, dict], timeout: float = 250) -> list[dict]:
     for (name, _), result in zip(jobs, said["results"], strict=True):
         print(name, result)
     return said["results"]
-
-
-def record_figures(name: str, result: dict) -> None:
-    """Add figures to the JSON file that the environment names, if it names one."""
-    target = os.environ.get("DPFLOWS_FIGURES")
-    if not target:
-        return
-    path = Path(target)
-    known = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(known | {name: result}, indent=2))
 
 
 def _check_kills(result: dict, kills: int) -> None:
@@ -92,7 +83,7 @@ def test_kills_crowds_and_forks_on_a_server(server):
 )
 def test_a_thousand_kills(place, kills):
     [result] = _storm(("kills", {"place": place, "count": kills}), timeout=1800)
-    record_figures(_named("ledger_kills", place), result)
+    record_figures(named("ledger_kills", place), result)
     _check_kills(result, kills)
 
 
@@ -101,9 +92,5 @@ def test_a_thousand_kills(place, kills):
 def test_sixteen_processes_and_a_cap_of_a_thousand(place):
     job = {"place": place, "processes": 16, "requests": 500, "room": 1000}
     [result] = _storm(("crowd", job), timeout=1800)
-    record_figures(_named("ledger_crowd", place), result)
+    record_figures(named("ledger_crowd", place), result)
     _check_crowd(result, 1000)
-
-
-def _named(figure: str, place: str) -> str:
-    return f"{figure}_postgresql" if "://" in place else figure

@@ -23,6 +23,7 @@ _MAKE = (
     "WHEN NEW.number IS NOT (SELECT ifnull(max(number), 0) + 1 FROM entries) "
     "BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END",
 )
+_TABLE, _GUARDS = "entries", {"entries_are_kept", "entries_stay", "entries_follow"}
 _COLUMNS = "SELECT number, body, hash FROM entries"
 
 
@@ -158,9 +159,14 @@ def _settle(connection: sqlite3.Connection) -> None:
 
 def _has_table(connection: sqlite3.Connection, path: Path) -> bool:
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if names and "entries_follow" not in names:
+    if names and _TABLE not in names:
         raise InputError(
             f"{str(path)!r} is a database of something else; choose another file for the ledger"
+        )
+    if names and not names >= _GUARDS:
+        raise InputError(
+            f"the ledger {str(path)!r} was changed by other means: what keeps its rows is gone; "
+            "put a copy back that all receipts fit"
         )
     return bool(names)
 
