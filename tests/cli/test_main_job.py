@@ -170,7 +170,7 @@ def test_fit_passes_every_setting_on(dpflows, job, tmp_path, untrained):
 
 
 def test_a_terminal_shows_steps_and_epsilon(dpflows, job, tmp_path, monkeypatch):
-    def fit(self, X, *, callbacks, checkpoint):
+    def fit(self, X, *, callbacks, checkpoint, ledger):
         callbacks.on_progress(Progress(3, 3, 1.0))
         raise InputError("far enough")
 

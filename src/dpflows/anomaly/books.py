@@ -1,7 +1,8 @@
-"""Where charges are written down: in memory, or in the ensemble's own file."""
+"""Where charges are written down: in memory, in the ensemble's own file, or in a ledger."""
 
 import abc
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any, final
 
 import numpy as np
 
-from dpflows.errors import InputError
+from dpflows.errors import BudgetError, InputError
 from dpflows.files import read_model, write_model
+from dpflows.privacy.accounting import epsilon_of
+from dpflows.privacy.events import Event
+from dpflows.privacy.ledger import Ledger
 
 _ENTRY = "meter"
 _RETRIES = 1000
@@ -23,7 +27,10 @@ class Page(abc.ABC):
 
     @abc.abstractmethod
     def write(self, taken: int) -> None:
-        """Replace the number; it is safe when this returns."""
+        """Replace the number; it is safe when the page is closed."""
+
+    def require(self, count: int) -> None:  # noqa: B027 (most books have room for ever)
+        """Refuse now if ``count`` more charges would not find room here."""
 
 
 class Book(abc.ABC):
@@ -141,6 +148,82 @@ class _Sheet(Page):
     def close(self) -> None:
         """Let others in."""
         os.close(self._descriptor)
+
+
+@final
+class LedgerBooks(Book):
+    """Charges in the ledger of the data set, under the ensemble's own purpose.
+
+    Args:
+        ledger: The ledger.
+        identity: The ensemble's own; every copy of its file shares it, and the count.
+        price: One charge.
+
+    Guarantee:
+        While a page is open nobody else is charged. What was written on it is committed,
+        all or nothing, when it is closed without an error, and before then nothing may
+        be answered. Besides the ensemble's own budget the ledger's cap has to suffice.
+
+    Example:
+        >>> import tempfile
+        >>> from dpflows.privacy.events import PureEvent, Sensitivity
+        >>> from dpflows.privacy.guarantee import Budget
+        >>> ledger = Ledger(f"{tempfile.mkdtemp()}/clinic.ledger", cap=Budget(1.0, 1e-6))
+        >>> books = LedgerBooks(ledger, "0f", PureEvent(epsilon=Sensitivity.uniformly(0.2)))
+        >>> with books.opened() as page:
+        ...     page.write(page.taken + 2)
+        >>> round(ledger.spent(), 3), ledger.charged("answers of ensemble 0f")
+        (0.4, 2)
+    """
+
+    def __init__(self, ledger: Ledger, identity: str, price: Event) -> None:
+        self.ledger, self._price = ledger, price
+        self._purpose = f"answers of ensemble {identity}"
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Page]:
+        """The page, inside one transaction of the ledger."""
+        with self.ledger.held():
+            yield _Account(self.ledger, self._purpose, self._price)
+
+
+@final
+class _Account(Page):
+    """What a ledger says about one ensemble."""
+
+    def __init__(self, ledger: Ledger, purpose: str, price: Event) -> None:
+        self._ledger, self._purpose, self._price = ledger, purpose, price
+        self.taken = ledger.charged(purpose)
+
+    def write(self, taken: int) -> None:
+        """Charge the difference; the answers follow at once, so the run ends here."""
+        receipt = self._ledger.reserve([self._charges(taken - self.taken)], purpose=self._purpose)
+        self._ledger.release(receipt)
+        self.taken = taken
+
+    def require(self, count: int) -> None:
+        """Refuse what would pass the ledger's cap."""
+        if count < 1:
+            return
+        ledger, charged = (
+            self._ledger,
+            [e for entry in self._ledger.history() for e in entry.events],
+        )
+        epsilon = epsilon_of(
+            [*charged, self._charges(count)],
+            delta=ledger.cap.delta,
+            neighbours=ledger.cap.neighbours,
+            accountant=ledger.accountant,
+        )
+        if not epsilon <= ledger.cap.epsilon:
+            raise BudgetError(
+                f"the ledger's cap is epsilon {ledger.cap.epsilon:g}, and with the answers that "
+                f"were asked for it could be {epsilon:.4g}; none was answered and nothing was "
+                "charged"
+            )
+
+    def _charges(self, count: int) -> Event:
+        return dataclasses.replace(self._price, count=count)
 
 
 def read_taken(entry: dict[str, Any]) -> int:

@@ -24,19 +24,14 @@ from dpflows.anomaly.offers import Offer
 from dpflows.anomaly.storage import INTERNAL_STAMP
 from dpflows.anomaly.votes import Terms
 from dpflows.errors import InputError
-from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.intake import (
-    VALUES_READ_STAMP,
-    Declarations,
-    as_source,
-    feature_names,
-    require_columns,
-)
+from dpflows.estimators.base import DensityEstimator, entropy_for
+from dpflows.estimators.charging import require_price
+from dpflows.estimators.intake import Declarations, feature_names, rows_to_score, stamps_of
 from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
 from dpflows.table.forms import Form
-from dpflows.table.reading import Table, read_table
 from dpflows.table.schema import Schema
 
 #: What detectors usually have and this one must not.
@@ -141,19 +136,27 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         return Offer(self.total_budget, self.accountant, self.mechanism, terms)
 
     def fit(
-        self, X: Any, y: Any = None, *, on_member: Callable[[int], None] | None = None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        ledger: Ledger | None = None,
+        on_member: Callable[[int], None] | None = None,
     ) -> "DPEnsembleDetector":
         """Fit a density to every part of the rows of ``X``.
 
         Args:
             X: A table without missing values, in any form that ``read_table`` accepts.
             y: Ignored.
+            ledger: Where answers are charged, those of all copies of the file together.
             on_member: Told after each member how many are ready.
         """
         offer, entropy = self.plan(), self._entropy()
         check_backend(self.backend)
         wanted, neighbours = checked_density(self.estimator), offer.budget.neighbours
         table = Declarations(wanted.schema, wanted.bounds, None).read(X)
+        stamps = (*stamps_of(table.schema), *([entropy.stamp] if entropy.stamp else []))
+        require_price(() if ledger is None else stamps)
         encoding = Encoding(table.schema)
         cut = Cut.asked(self.threshold, self.contamination, self.public, table.schema)
         made_up = made_up_rows(encoding, nominal_rows(table, self.k, neighbours), entropy)
@@ -167,20 +170,26 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
             on_member=on_member,
             rehearsal=made_up,
         )
-        promise = offer.guarantee(stamps=_stamps(table, entropy))
-        return self._adopt(Jury(members, offer), promise, encoding, table.form)
+        jury = Jury(members, offer, bound=None if ledger is None else ledger.identity)
+        jury.connect(ledger)
+        return self._adopt(jury, offer.guarantee(stamps=stamps), encoding, table.form)
 
-    def predict(self, X: Any) -> Int64[np.ndarray, " n"]:
+    def predict(self, X: Any, *, ledger: Ledger | None = None) -> Int64[np.ndarray, " n"]:
         """+1 for normal rows, -1 for anomalies; all are answered, or none.
+
+        Args:
+            X: The rows.
+            ledger: The one that the ensemble was fitted with; needed once after loading.
 
         Raises:
             BudgetError: fewer answers than rows are left; nothing was charged.
         """
         check_is_fitted(self, "guarantee_")
+        self._jury.connect(ledger)
         answers = self._jury.judge(self._questions(X), self._entropy())
         return np.where(answers, 1, -1).astype(np.int64)
 
-    def answer(self, row: Any) -> bool:
+    def answer(self, row: Any, *, ledger: Ledger | None = None) -> bool:
         """Whether one row, given as cells or as a table, is normal.
 
         Raises:
@@ -190,7 +199,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         is_flat = isinstance(row, list | tuple | np.ndarray) and np.ndim(row) == 1
         if len(rows := self._questions([row] if is_flat else row)) != 1:
             raise InputError(f"row must be one row, got {len(rows)}; use predict for several")
-        return bool(self.predict(rows)[0] == 1)
+        return bool(self.predict(rows, ledger=ledger)[0] == 1)
 
     def remaining_queries(self) -> int:
         """How many more rows will be answered.
@@ -245,16 +254,10 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         """Read back what ``to_file`` gave; the content may be hostile."""
         schema = Schema.from_dict(header["schema"])
         jury = Jury.from_file(header, arrays, columns=len(schema.columns))
-        offer, terms = jury.offer, jury.offer.terms
         ensemble = cls(
-            terms.voters,
-            epsilon_per_query=terms.epsilon,
-            total_budget=offer.budget,
-            mechanism=offer.mechanism,
+            **jury.offer.settings(),
             contamination=float(header["contamination"]),
             threshold=header["threshold"],
-            alarms=terms.alarms,
-            accountant=offer.accountant,
         )
         promise, form = Guarantee.from_dict(header["guarantee"]), Form.from_dict(header["form"])
         return ensemble._adopt(jury, promise, Encoding(schema), form)
@@ -283,17 +286,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         return self
 
     def _questions(self, X: Any) -> np.ndarray:
-        source, schema = as_source(X), self.encoding_.schema
-        if isinstance(source, np.ndarray) and source.ndim == 2:
-            require_columns(source.shape[1], len(schema.columns), type(self).__name__)
-        return read_table(source, schema).matrix
+        return rows_to_score(X, self.encoding_.schema, type(self).__name__).matrix
 
     def _entropy(self) -> Entropy:
-        if self.insecure_test_seed is None:
-            return Entropy.from_os()
-        return Entropy.insecure(self.insecure_test_seed)
-
-
-def _stamps(table: Table, entropy: Entropy) -> tuple[str, ...]:
-    read = (VALUES_READ_STAMP,) if table.schema.values_read else ()
-    return (*read, *((entropy.stamp,) if entropy.stamp else ()))
+        return entropy_for(self.insecure_test_seed)

@@ -81,8 +81,9 @@ class Meter:
 
     def require(self, count: int) -> None:
         """Refuse now if ``count`` charges could not be taken; for use while held."""
-        with self.held():
+        with self.held() as page:
             self._require(count)
+            page.require(count)
 
     def remaining(self) -> int:
         """How many charges are left."""

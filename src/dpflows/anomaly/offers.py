@@ -83,6 +83,17 @@ class Offer(Spending):
         what = self.voting().charge
         return f"The budget buys {self.charges} charges, each for {what}."
 
+    def settings(self) -> dict[str, Any]:
+        """The settings of an ensemble that makes this offer."""
+        return {
+            "k": self.terms.voters,
+            "epsilon_per_query": self.terms.epsilon,
+            "total_budget": self.budget,
+            "mechanism": self.mechanism,
+            "alarms": self.terms.alarms,
+            "accountant": self.accountant,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description; ``from_dict`` reads it back."""
         return {

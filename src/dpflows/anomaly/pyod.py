@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpflows.anomaly.threshold import DPAnomalyDetector
 from dpflows.errors import InputError
+from dpflows.privacy.ledger import Ledger
 
 #: The score of a row outside the declared bounds: above all others, and finite as PyOD's are.
 OUTSIDE = float(np.finfo(np.float64).max)
@@ -56,9 +57,10 @@ class PyODAdapter(BaseEstimator):
     def __init__(self, detector: DPAnomalyDetector) -> None:
         self.detector = detector
 
-    def fit(self, X: Any, y: Any = None) -> "PyODAdapter":
-        """Fit the detector within its budget; ``y`` is ignored."""
-        self.detector_ = DPAnomalyDetector(**self._told().get_params(deep=False)).fit(X)
+    def fit(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> "PyODAdapter":
+        """Fit the detector within its budget, charged to a ledger if given; ``y`` is ignored."""
+        fresh = DPAnomalyDetector(**self._told().get_params(deep=False))
+        self.detector_ = fresh.fit(X, ledger=ledger)
         is_private = math.isfinite(self.detector_.guarantee_.epsilon)
         self._training_scores = None if is_private else self.decision_function(X)
         return self

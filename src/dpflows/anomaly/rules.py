@@ -27,6 +27,8 @@ from dpflows.privacy.events import BoundedRangeEvent, Event, Sensitivity, check_
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.quantiles import private_quantile, quantile_sensitivity
 
+_PURPOSE = "threshold"
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +134,10 @@ class Rule(abc.ABC):
         """Refuse public settings that cannot work, before any row is read."""
         check_contamination(wish.contamination)
 
+    def events(self, wish: Wish, budget: Budget) -> tuple[Event, ...]:
+        """Every release that ``find`` will make, known before any row is read."""
+        return ()
+
     @abc.abstractmethod
     def find(self, task: Task) -> Found:
         """The threshold, and every release that was made for it."""
@@ -224,6 +230,18 @@ class Bought(Rule):
         event = BoundedRangeEvent(epsilon=Sensitivity.uniformly(1.0))
         epsilon_of([event], delta=1e-6, accountant=estimator.accountant)
 
+    def events(self, wish: Wish, budget: Budget) -> tuple[Event, ...]:
+        """One exponential mechanism; without privacy there is nothing to price."""
+        if not budget.is_private:
+            return ()
+        scale = quantile_scale(wish.share * budget.epsilon, wish.contamination, budget)
+        turned = quantile_sensitivity(wish.contamination)
+        factor = 2 / scale
+        width = Sensitivity(
+            factor * turned.zero_out, factor * turned.add_remove, factor * turned.replace_one
+        )
+        return (BoundedRangeEvent(epsilon=width, purpose=_PURPOSE),)
+
     def find(self, task: Task) -> Found:
         """Reads the private rows through one paid release."""
         share, price = task.wish.contamination, task.wish.share * task.budget.epsilon
@@ -237,7 +255,7 @@ class Bought(Rule):
             fraction=share,
             scale=quantile_scale(price, share, task.budget),
             entropy=task.density._entropy(),
-            purpose="threshold",
+            purpose=_PURPOSE,
         )
         return Threshold(self.name, release.value, share, epsilon=price), (release.event,)
 

@@ -11,11 +11,13 @@ from sklearn.utils.validation import check_is_fitted
 from dpflows.anomaly.rules import Task, Threshold, Wish
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.charging import Payment
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.persistence import described, rebuilt
 from dpflows.privacy.accounting import guarantee_for
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.table.encoding import Encoding
 
 _PREFIX = "density/"
@@ -45,6 +47,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         offset_: The threshold.
         threshold_rule_: The threshold and where it came from.
         guarantee_: What the density and the threshold cost together.
+        receipt_: The ledger's proof that both were charged; ``None`` without a ledger.
 
     Guarantee:
         ``guarantee_`` covers the density and the threshold, which are all that ``fit``
@@ -67,6 +70,8 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
     estimator_: DensityEstimator
     threshold_rule_: Threshold
     guarantee_: Guarantee
+    receipt_: Receipt | None
+    _payment: Payment = Payment()
 
     def __init__(
         self,
@@ -124,20 +129,25 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         found, _ = wish.rule.find(Task(wish, density, density._budget()))
         return detector._adopt(density, found, density.guarantee_)
 
-    def fit(self, X: Any, y: Any = None) -> "DPAnomalyDetector":
+    def fit(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> "DPAnomalyDetector":
         """Fit the density to the rows of ``X`` and find the threshold.
 
         Args:
             X: A table without missing values, in any form that ``read_table`` accepts.
             y: Ignored.
+            ledger: Where density and threshold are charged before the rows are used.
         """
         wanted, wish = self._wanted(), self._wish()
         rule, budget = wish.rule, wanted._budget()
         rule.check(wish, wanted)
         part = 1 - wish.share if rule.is_paid else 1.0
-        density = _fresh(wanted, epsilon=part * wanted.epsilon).fit(X)
+        density = _fresh(wanted, epsilon=part * wanted.epsilon)
+        density._fit(X, ledger, beside=rule.events(wish, budget))
         found, events = rule.find(Task(wish, density, budget, X if rule.is_paid else None))
-        return self._adopt(density, found, _total(density, events, budget))
+        self._adopt(density, found, _total(density, events, budget))
+        # The run is over when the detector is saved, not when its density is.
+        self._payment, density._payment = density._payment, Payment()
+        return self
 
     @property
     def encoding_(self) -> Encoding:
@@ -169,10 +179,15 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         return f"{self.guarantee_.privacy_statement()}\nAnomalies by {sentence}."
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one ``.dpflow`` file that carries density, threshold and guarantee."""
+        """Write one ``.dpflow`` file that carries density, threshold and guarantee.
+
+        Where the fit was charged, the ledger marks the run as released before the file gets
+        its name.
+        """
         from dpflows.anomaly.persistence import save
 
-        save(self, path)
+        self._payment.deliver(path, lambda place: save(self, place))
+        self._payment = Payment()
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """A JSON-ready header and the arrays that together are the detector."""
@@ -182,6 +197,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
             "threshold": self.threshold_rule_.to_dict(),
             "guarantee": self.guarantee_.to_dict(),
             "density": density,
+            "receipt": density["receipt"],
         }
         return header, {_PREFIX + name: array for name, array in arrays.items()}
 
@@ -209,7 +225,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         self, density: DensityEstimator, found: Threshold, guarantee: Guarantee
     ) -> "DPAnomalyDetector":
         self.estimator_, self.threshold_rule_, self.guarantee_ = density, found, guarantee
-        self.offset_ = found.value
+        self.offset_, self.receipt_ = found.value, density.receipt_
         self.n_features_in_ = density.n_features_in_
         if hasattr(density, "feature_names_in_"):
             self.feature_names_in_ = density.feature_names_in_

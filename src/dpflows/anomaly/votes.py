@@ -206,9 +206,17 @@ class SparseVectorStream(Mechanism):
     @contextlib.contextmanager
     def admitted(self, meter: Meter, count: int, entropy: Entropy) -> Iterator[Ask]:
         """Held until all are answered: another thread could otherwise end the stream."""
-        with meter.held():
-            meter.require(self._streams_for(count))
-            yield lambda votes: self._answer(votes, meter, entropy)
+        before = self._stream
+        try:
+            with meter.held():
+                meter.require(self._streams_for(count))
+                yield lambda votes: self._answer(votes, meter, entropy)
+        except BaseException:
+            # Books may take back what was written on a page that ends with an error, and a
+            # stream that nobody paid for must not be asked again.
+            if self._stream is not before:
+                self._stream, self._alarms_left = None, 0
+            raise
 
     def guaranteed(self, meter: Meter) -> int:
         """All answers might be anomalies, so a stream counts for ``alarms`` answers."""

@@ -40,7 +40,7 @@ def describe(fitted: Any) -> dict[str, Any]:
     """The certificate as plain JSON: released and public facts alone."""
     from dpflows.anomaly.threshold import DPAnomalyDetector
 
-    promise = fitted.guarantee_
+    promise, receipt = fitted.guarantee_, getattr(fitted, "receipt_", None)
     is_threshold = isinstance(fitted, DPAnomalyDetector)
     return promise.to_dict() | {
         "is_private": promise.is_private,
@@ -48,6 +48,7 @@ def describe(fitted: Any) -> dict[str, Any]:
         "estimator": type(fitted).__name__,
         "columns": [{"name": c.name, "kind": c.kind} for c in fitted.encoding_.schema.columns],
         "plan": fitted.plan_.to_dict(),
+        "receipt": None if receipt is None else receipt.to_dict(),
         **({"threshold": fitted.threshold_rule_.to_dict()} if is_threshold else {}),
     }
 
@@ -64,8 +65,16 @@ def in_words(document: dict[str, Any]) -> str:
             f"What was paid for: {purposes}.",
             f"Columns: {columns}.",
             f"Computed by: {versions}.",
+            *_proof(document["receipt"]),
         ]
     )
+
+
+def _proof(receipt: dict[str, Any] | None) -> list[str]:
+    if receipt is None:
+        return []
+    place = f"entry {receipt['entry']} of ledger {receipt['ledger']}, run {receipt['run']}"
+    return [f"Charged: {place}.", f"Head of the ledger's chain at that entry: {receipt['head']}."]
 
 
 def _write(target: Path, document: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
-from dpflows.cli import output
+from dpflows.cli import output, settings
 from dpflows.cli.score import require_private_target, write_answers
 from dpflows.cli.settings import AnswersFile, AsJson, DropExtra, ModelFile, NoHeader, RowsFile
 from dpflows.errors import InputError
@@ -37,6 +37,7 @@ def detect(
     contamination: Annotated[
         float | None, typer.Option(help="Share of ordinary rows to flag; else 0.1.")
     ] = None,
+    ledger: settings.LedgerPlace = None,
     drop_extra: DropExtra = False,
     no_header: NoHeader = False,
     as_json: AsJson = False,
@@ -48,7 +49,8 @@ def detect(
     if threshold is not None and contamination is not None:
         raise InputError("give --threshold or --contamination, not both: each decides alone")
     target = require_private_target(target, "detections", rows)
-    judge = judge_for(load(model), threshold, contamination)
+    settings.require_apart(ledger, rows, model, target)
+    judge = judge_for(load(model), threshold, contamination, ledger)
     schema = judge.model.encoding_.schema
     frame = read_rows(rows, schema, drop_extra=drop_extra, no_header=no_header)
     judge.write(frame, target)
@@ -122,6 +124,10 @@ class ByThreshold(Judge):
 class ByVote(Judge):
     """An ensemble: every answer is charged, and all rows are answered or none."""
 
+    def __init__(self, model: Any, place: str | None) -> None:
+        super().__init__(model)
+        self._place, self._ledger = place, settings.open_ledger(place)
+
     def write(self, frame: Any, target: Path) -> None:
         """Answer all rows at once: a budget that does not suffice is left alone."""
         write_answers(frame, target, self._answer, chunk=max(frame.num_rows, 1))
@@ -129,8 +135,8 @@ class ByVote(Judge):
     def lines(self, counted: str) -> list[str]:
         """Stamps, how many rows were voted out, and how many answers remain."""
         remaining = f"Answers left: {self.model.remaining_queries():,}"
-        stamps = self.model.guarantee_.stamps
-        return [*stamps, ENSEMBLE_NOTE, f"{counted}, by a private vote", remaining]
+        stamps, told = self.model.guarantee_.stamps, settings.Told.of(self._ledger, self._place)
+        return [*stamps, ENSEMBLE_NOTE, f"{counted}, by a private vote", remaining, *told.lines]
 
     def facts(self) -> dict[str, Any]:
         """The same for a machine."""
@@ -140,13 +146,17 @@ class ByVote(Judge):
             "remaining_queries": self.model.remaining_queries(),
             "internal": True,
             "stamps": list(self.model.guarantee_.stamps),
+            **settings.Told.of(self._ledger, self._place).facts,
         }
 
     def _answer(self, piece: Any) -> dict[str, Any]:
-        return {"anomaly": self._counted(self.model.predict(piece) == -1)}
+        answers = self.model.predict(piece, ledger=self._ledger)
+        return {"anomaly": self._counted(answers == -1)}
 
 
-def judge_for(model: Any, threshold: float | None, contamination: float | None) -> Judge:
+def judge_for(
+    model: Any, threshold: float | None, contamination: float | None, ledger: str | None = None
+) -> Judge:
     """Who answers: the model's own threshold, one that was asked for, or a vote."""
     from dpflows.anomaly.persistence import density_of
     from dpflows.anomaly.threshold import DPAnomalyDetector
@@ -154,7 +164,12 @@ def judge_for(model: Any, threshold: float | None, contamination: float | None) 
 
     asked = threshold is not None or contamination is not None
     if not isinstance(model, DensityEstimator | DPAnomalyDetector):
-        return _vote(model, asked)
+        return _vote(model, asked, ledger)
+    if ledger is not None:
+        raise InputError(
+            "only an ensemble's answers are charged: this model was paid for when it was fitted, "
+            "so leave --ledger out"
+        )
     if isinstance(model, DPAnomalyDetector) and not asked:
         return ByThreshold(model, "")
     share = DEFAULT_CONTAMINATION if contamination is None else contamination
@@ -164,10 +179,10 @@ def judge_for(model: Any, threshold: float | None, contamination: float | None) 
     return ByThreshold(detector, "" if asked else said)
 
 
-def _vote(model: Any, asked: bool) -> Judge:
+def _vote(model: Any, asked: bool, ledger: str | None) -> Judge:
     if asked:
         raise InputError(
             "an ensemble takes neither --threshold nor --contamination: its members have their own "
             "thresholds since the fit, and other answers would need another ensemble"
         )
-    return ByVote(model)
+    return ByVote(model, ledger)

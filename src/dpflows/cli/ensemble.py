@@ -32,12 +32,16 @@ def ensemble(
     ] = "zero-out",
     parts: Annotated[int, typer.Option(help="How many densities vote.")] = 10,
     mechanism: Annotated[
-        str, typer.Option(help="geometric, exponential or sparse-vector.")
+        str,
+        typer.Option(help="geometric, or exponential, sparse-vector.", show_default=False),
     ] = "geometric",
     alarms: Annotated[int, typer.Option(help="Anomalies that a stream reports.")] = 1,
     estimator: Annotated[str, typer.Option(help="mixture or flow.")] = "mixture",
     contamination: Annotated[float, typer.Option(help="Share of a part's rows to flag.")] = 0.1,
-    jobs: Annotated[int, typer.Option(help="How many parts are fitted at once.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Parts fitted at once.")] = 1,
+    ledger: settings.LedgerPlace = None,
+    cap_epsilon: settings.CapEpsilon = None,
+    cap_delta: settings.CapDelta = None,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -48,6 +52,7 @@ def ensemble(
 
     settings.check_limits(epsilon=epsilon, delta=delta)
     settings.require_target(target, (".dpflow",), source=rows)
+    settings.require_apart(ledger, rows, target)
     _check(jobs, delta, neighbours)
     declared = settings.read_schema(schema, None)
     detector = DPEnsembleDetector(
@@ -65,10 +70,11 @@ def ensemble(
     frame = read_rows(rows, declared, drop_extra=drop_extra, no_header=no_header)
     settled = settings.settle_delta(delta, frame.num_rows)
     detector.set_params(total_budget=_budget(epsilon, settled, neighbours))
+    books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
     with _progress(parts) as on_member:
-        detector.fit(frame, on_member=on_member)
+        detector.fit(frame, on_member=on_member, ledger=books)
     detector.save(target)
-    _tell(detector, target, as_json=as_json)
+    _tell(detector, target, settings.Told.of(books, ledger), as_json=as_json, place=ledger)
 
 
 def _density(name: str, declared: "Schema") -> "DensityEstimator":
@@ -110,12 +116,21 @@ def _progress(parts: int) -> Iterator[Callable[[int], None] | None]:
         yield lambda ready: advance(ready, parts, "")
 
 
-def _tell(detector: "DPEnsembleDetector", target: Path, *, as_json: bool) -> None:
+def _tell(
+    detector: "DPEnsembleDetector",
+    target: Path,
+    told: settings.Told,
+    *,
+    as_json: bool,
+    place: str | None,
+) -> None:
     from dpflows.anomaly.storage import INTERNAL_STAMP
 
     command = f"dpflows detect {target} rows.csv --output answers.csv"
+    if place is not None:
+        command += f" --ledger {place if '://' not in place else 'ADDRESS'}"
     if as_json:
-        output.print_json(_result(detector, target) | {"next": command})
+        output.print_json(_result(detector, target) | told.facts | {"next": command})
         return
     promise = detector.guarantee_
     head = promise.stamps or (promise.privacy_statement().split("\n")[0],)
@@ -123,6 +138,7 @@ def _tell(detector: "DPEnsembleDetector", target: Path, *, as_json: bool) -> Non
         INTERNAL_STAMP,
         *(f"Guarantee of all answers together: {line}" for line in head),
         f"{detector.plan_.sentence} Answers that are certain: {detector.remaining_queries():,}",
+        *told.lines,
         f"Ensemble: {target}",
         f"Next: {command}",
     ]

@@ -12,6 +12,8 @@ from dpflows.errors import InputError
 
 if TYPE_CHECKING:
     from dpflows.estimators.flow import DPFlow
+    from dpflows.privacy.ledger import Ledger
+    from dpflows.training.plan import Plan
 
 
 def fit(
@@ -22,18 +24,23 @@ def fit(
     delta: settings.Delta = None,
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
-    sampling: settings.Sampling = None,
+    sampling: Annotated[str | None, typer.Option(hidden=True)] = None,
     prior: settings.Prior = None,
     architecture: settings.Architecture = None,
     normalisation: settings.Normalisation = None,
     discover: settings.Discover = None,
-    steps: settings.Steps = None,
-    batch_size: settings.BatchSize = None,
-    learning_rate: settings.LearningRate = None,
-    noise_multiplier: settings.NoiseMultiplier = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keeps the run if it is interrupted.")
+    steps: Annotated[
+        int | None, typer.Option(help="Number of steps; plan --help has rarer settings.")
     ] = None,
+    batch_size: settings.BatchSize = None,
+    learning_rate: Annotated[float | None, typer.Option(hidden=True)] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(hidden=True)] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keeps the run until the model is safe.")
+    ] = None,
+    ledger: settings.LedgerPlace = None,
+    cap_epsilon: settings.CapEpsilon = None,
+    cap_delta: settings.CapDelta = None,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -52,23 +59,55 @@ def fit(
         noise_multiplier=noise_multiplier,
     )
     settings.check_limits(epsilon=epsilon, delta=delta, **given)
-    _require_targets(model, checkpoint, rows)
+    kept = model.with_name(f"{model.name}.run") if checkpoint is None and ledger else checkpoint
+    _require_targets(model, kept, rows, ledger)
     declared = settings.read_schema(schema, discover)
     frame = _read(rows, declared, drop_extra=drop_extra, no_header=no_header)
     settled = settings.settle_delta(delta, frame.num_rows)
     budget = {"epsilon": epsilon, "delta": settled, "neighbours": neighbours}
     flow = settings.make_flow(declared, **budget, **given)
-    _train(flow, frame, checkpoint)
-    flow.save(model)
-    _tell(flow, model, frame.num_rows, by_rule=delta is None, as_json=as_json)
+    plan = flow.plan(frame.num_rows)
+    if ledger is not None:
+        settings.require_price(flow, declared)
+    books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
+    done = _recovered(plan, model, kept, books)
+    if done is None:
+        _train(flow, frame, plan, kept, books)
+        flow.save(model)
+    told = settings.Told.of(books, ledger, (done or flow).receipt_)
+    _tell(done or flow, model, frame.num_rows, told, by_rule=delta is None, as_json=as_json)
 
 
-def _require_targets(model: Path, checkpoint: Path | None, rows: Path) -> None:
+def _require_targets(model: Path, checkpoint: Path | None, rows: Path, ledger: str | None) -> None:
     settings.require_target(model, (".dpflow",), source=rows)
+    settings.require_apart(ledger, rows, model, checkpoint)
     if checkpoint is not None:
         settings.require_target(checkpoint, (), source=rows)
         if checkpoint.resolve() == model.resolve():
             raise InputError("checkpoint must not be the output; choose another name")
+
+
+def _recovered(
+    plan: "Plan", model: Path, kept: Path | None, books: "Ledger | None"
+) -> "DPFlow | None":
+    """The model of an earlier start that was killed when the ledger knew of it already."""
+    from dpflows.anomaly.persistence import load
+    from dpflows.privacy.ledger import recover
+    from dpflows.training.checkpoints import Checkpoints
+
+    if books is None or kept is None or not kept.exists():
+        return None
+    journal = Checkpoints(kept, plan, books.identity)
+    run = journal.begin()
+    if recover(books, run, model):
+        journal.remove()
+        return load(model)
+    if (state := books.state_of(run)) is not None and state.is_released:
+        raise InputError(
+            f"the run that {str(kept)!r} keeps was released already, and {str(model)!r} is not its "
+            "model; remove the former to start a new run, which is charged again"
+        )
+    return None
 
 
 def _read(rows: Path, declared: Any, *, drop_extra: bool, no_header: bool) -> Any:
@@ -77,19 +116,20 @@ def _read(rows: Path, declared: Any, *, drop_extra: bool, no_header: bool) -> An
     return read_rows(rows, declared, drop_extra=drop_extra, no_header=no_header)
 
 
-def _train(flow: "DPFlow", frame: Any, checkpoint: Path | None) -> None:
+def _train(
+    flow: "DPFlow", frame: Any, plan: "Plan", kept: Path | None, books: "Ledger | None"
+) -> None:
     """Fit with a bar that shows steps, epsilon and time left; silent away from a terminal."""
     from dpflows.training.loop import Callbacks
     from dpflows.training.odometer import Odometer
 
-    plan = flow.plan(frame.num_rows)
     if not is_terminal() or plan.steps == 0:
-        flow.fit(frame, checkpoint=checkpoint)
+        flow.fit(frame, checkpoint=kept, ledger=books)
         return
     spent = Odometer(plan)
     with output.progress("training", steps=plan.steps) as advance:
         watch = Callbacks(on_progress=lambda at: advance(at.step, spent(at.step)))
-        flow.fit(frame, callbacks=watch, checkpoint=checkpoint)
+        flow.fit(frame, callbacks=watch, checkpoint=kept, ledger=books)
 
 
 def is_terminal() -> bool:
@@ -97,20 +137,29 @@ def is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def _tell(flow: "DPFlow", model: Path, rows: int, *, by_rule: bool, as_json: bool) -> None:
+def _tell(
+    flow: "DPFlow",
+    model: Path,
+    rows: int,
+    told: settings.Told,
+    *,
+    by_rule: bool,
+    as_json: bool,
+) -> None:
     promise = flow.guarantee_
     command = f"dpflows sample {model} --rows {rows} --output synthetic.csv"
     rule = settings.DELTA_RULE if by_rule else None
     if as_json:
-        output.print_json(_result(flow, model) | {"delta_rule": rule, "next": command})
+        facts = {"delta_rule": rule, "next": command}
+        output.print_json(_result(flow, model) | told.facts | facts)
         return
     screen = output.console()
     for line in promise.stamps or (flow.privacy_statement().split("\n")[0],):
         output.say(screen, f"Guarantee: {line}")
     if rule:
         output.say(screen, f"Delta by the public rule: {rule}.")
-    output.say(screen, f"Model: {model}")
-    output.say(screen, f"Next: {command}")
+    for line in (*told.lines, f"Model: {model}", f"Next: {command}"):
+        output.say(screen, line)
 
 
 def _result(flow: "DPFlow", model: Path) -> dict[str, Any]:

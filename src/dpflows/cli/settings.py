@@ -1,5 +1,6 @@
 """Options that several verbs share, and what they mean together."""
 
+import dataclasses
 import math
 import os
 import stat
@@ -13,6 +14,7 @@ from dpflows.errors import InputError
 if TYPE_CHECKING:
     from dpflows.estimators.flow import DPFlow
     from dpflows.privacy.guarantee import Guarantee
+    from dpflows.privacy.ledger import Ledger, Receipt
     from dpflows.table.schema import Schema
     from dpflows.training.plan import Plan
 
@@ -25,6 +27,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "rows": (2, 1e12),
     "epsilon": (1e-9, 100),
     "delta": (1e-100, 0.1),
+    "cap_epsilon": (1e-9, 1e4),
+    "cap_delta": (1e-100, 0.1),
     "steps": (1, 1e7),
     "batch_size": (1, 1e12),
     "learning_rate": (1e-12, 1e3),
@@ -61,6 +65,12 @@ AnswersFile = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="A .csv, .csv.gz or .parquet file."),
 ]
+LedgerPlace = Annotated[
+    str | None,
+    typer.Option("--ledger", metavar="FILE", help="Charge it to the ledger of the data set."),
+]
+CapEpsilon = Annotated[float | None, typer.Option(help="What a new ledger allows in all.")]
+CapDelta = Annotated[float | None, typer.Option(help="The delta of a new ledger.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -114,12 +124,99 @@ def make_flow(schema: "Schema", **settings: Any) -> "DPFlow":
     return DPFlow(schema=schema, **given)
 
 
+def open_ledger(
+    place: str | None,
+    cap_epsilon: float | None = None,
+    cap_delta: float | None = None,
+    neighbours: str = "zero-out",
+) -> "Ledger | None":
+    """The ledger that was named; it is made if it is missing and a cap is given.
+
+    Args:
+        place: A file, or an address that begins with ``postgresql://``; ``None`` for no ledger.
+        cap_epsilon: What all charges together may cost.
+        cap_delta: At which delta.
+        neighbours: Which change of one person's data a new ledger's cap is about.
+
+    Example:
+        >>> open_ledger(None, cap_epsilon=1.0)
+        Traceback (most recent call last):
+        dpflows.errors.InputError: --cap-epsilon and --cap-delta belong to --ledger; name it
+    """
+    caps = (cap_epsilon, cap_delta)
+    if place is None and caps != (None, None):
+        raise InputError("--cap-epsilon and --cap-delta belong to --ledger; name it")
+    if None in caps and caps != (None, None):
+        raise InputError("--cap-epsilon and --cap-delta are given together, or not at all")
+    if place is None:
+        return None
+    from dpflows.privacy.guarantee import Budget
+    from dpflows.privacy.ledger import Ledger
+
+    check_limits(cap_epsilon=cap_epsilon, cap_delta=cap_delta)
+    known: Any = neighbours
+    return Ledger(place, cap=None if None in caps else Budget(*caps, known))  # type: ignore[arg-type]
+
+
+def require_apart(ledger: str | None, *others: Path | None) -> None:
+    """Refuse a ledger that is another file of the command."""
+    files = [other.resolve() for other in others if other is not None]
+    if ledger is not None and "://" not in ledger and Path(ledger).resolve() in files:
+        raise InputError("ledger must be a file of its own; choose another name")
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What a curator is told about the ledger after a charge; nothing where there is none.
+
+    Attributes:
+        lines: For a reader.
+        facts: For a machine.
+    """
+
+    lines: tuple[str, ...] = ()
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, ledger: "Ledger | None", place: str | None, receipt: "Receipt | None" = None
+    ) -> "Told":
+        """The charge, the total and what remains."""
+        if ledger is None or place is None:
+            return cls()
+        charge = () if receipt is None else (f"Charged: entry {receipt.entry}, run {receipt.run}",)
+        facts = {
+            "identity": ledger.identity,
+            "receipt": None if receipt is None else receipt.to_dict(),
+            "spent": ledger.spent(),
+            "remaining": ledger.remaining(),
+            "cap": dataclasses.asdict(ledger.cap),
+        }
+        return cls((*charge, _standing(ledger, place)), {"ledger": facts})
+
+
+def _standing(ledger: "Ledger", place: str) -> str:
+    # An address may hold a password.
+    cap, name = ledger.cap, place if "://" not in place else ledger.identity
+    return (
+        f"Ledger: {name}, epsilon {ledger.spent():.4g} of {cap.epsilon:g} spent at delta "
+        f"{cap.delta:g} ({cap.neighbours}), {ledger.remaining():.4g} remains"
+    )
+
+
+def require_price(flow: "DPFlow", schema: "Schema") -> None:
+    """Refuse to charge what has no price, before a ledger is made for it."""
+    from dpflows.estimators.charging import require_price
+    from dpflows.estimators.intake import stamps_of
+
+    require_price((*stamps_of(schema), *flow.stamps()))
+
+
 def promised(flow: "DPFlow", plan: "Plan", schema: "Schema") -> "Guarantee":
     """What carrying out the plan will promise, with the stamps that the fit will carry."""
-    from dpflows.estimators.intake import VALUES_READ_STAMP
+    from dpflows.estimators.intake import stamps_of
 
-    read = (VALUES_READ_STAMP,) if schema.values_read else ()
-    return plan.guarantee(stamps=(*read, *flow.stamps()))
+    return plan.guarantee(stamps=(*stamps_of(schema), *flow.stamps()))
 
 
 def require_target(path: Path, endings: tuple[str, ...], *, source: Path | None = None) -> None:

@@ -2,7 +2,9 @@
 
 import abc
 import os
-from typing import Any, cast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,31 +14,41 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError
+from dpflows.estimators.charging import Job, Payment, charge
 from dpflows.estimators.intake import (
     Declarations,
     Intake,
-    as_source,
     feature_names,
-    require_columns,
+    rows_to_score,
+    stamps_of,
 )
 from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Normaliser, normaliser_from
-from dpflows.privacy.events import NEIGHBOURS, Neighbours, check_choice
+from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
 from dpflows.privacy.spending import Spending
 from dpflows.table.encoding import Encoding
 from dpflows.table.forms import Form
-from dpflows.table.reading import Table, read_table
+from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
+from dpflows.training.checkpoints import Checkpoints
+from dpflows.training.loop import Callbacks
 
+Self = TypeVar("Self", bound="DensityEstimator")
 NON_PRIVATE_STAMP = "NOT PRIVATE: fitted without privacy (epsilon is infinite)"
 
 
 class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     """A density released under a guarantee, with scikit-learn manners.
 
+    Attributes:
+        receipt_: The ledger's proof that the fit was charged; ``None`` without a ledger.
+
     Guarantee:
+        ``_fit`` is the way of every estimator: it reads the table, plans, pays, and only
+        then hands the rows to ``_learn``, which releases what the plan says.
         Everything but ``fit`` reads released attributes alone: it is post-processing and
         may be repeated for ever at no cost. Scoring reads the rows it is given and
         keeps nothing; scores of private rows are themselves private.
@@ -56,14 +68,46 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     plan_: Any
     encoding_: Encoding
     form_: Form
+    receipt_: Receipt | None
+    _payment: Payment = Payment()
 
     @abc.abstractmethod
     def plan(self, rows: int, columns: int | None = None) -> Spending:
         """What ``fit`` would do with a table of this shape; reads no row."""
 
+    def fit(self: Self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Self:
+        """Spend the budget on the rows of ``X``.
+
+        Args:
+            X: A table without missing values, in any form that ``read_table`` accepts.
+            y: Ignored.
+            ledger: Where the plan is charged before the rows are used.
+        """
+        return self._fit(X, ledger)
+
+    def _fit(
+        self: Self,
+        X: Any,
+        ledger: Ledger | None,
+        *,
+        beside: Sequence[Event] = (),
+        checkpoint: str | os.PathLike[str] | None = None,
+        callbacks: Callbacks | None = None,
+    ) -> Self:
+        """Read, plan, pay, learn; ``beside`` is paid for as well, and released by the caller."""
+        entropy = self._entropy()
+        table = self._declarations().read(X)
+        plan = self.plan(table.rows, len(table.schema.columns))
+        stamps = (*stamps_of(table.schema), *self.stamps())
+        journal = _journal(checkpoint, plan, ledger)
+        payment = charge(ledger, (*plan.events, *beside), stamps=stamps, journal=journal)
+        self._learn(Job(table, plan, entropy, journal, callbacks))
+        self._payment, self.receipt_ = payment, payment.receipt
+        return self
+
     @abc.abstractmethod
-    def fit(self, X: Any, y: Any = None) -> "DensityEstimator":
-        """Spend the budget on the rows of ``X``."""
+    def _learn(self, job: Job) -> None:
+        """Make the plan's releases from the rows, and keep them with ``_release``."""
 
     def sample(self, n_samples: int = 1) -> Any:
         """``n_samples`` synthetic rows, as the kind of table that was fitted."""
@@ -92,10 +136,15 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         return self.guarantee_.privacy_statement()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one ``.dpflow`` file that carries its guarantee."""
+        """Write one ``.dpflow`` file that carries its guarantee.
+
+        Where the fit was charged, the ledger marks the run as released before the file gets
+        its name. The checkpoint of the run, if there is one, is removed when the file is safe.
+        """
         from dpflows.estimators.persistence import save
 
-        save(self, path)
+        self._payment.deliver(path, lambda place: save(self, place))
+        self._payment = Payment()
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """A JSON-ready header and the arrays that together are the model."""
@@ -107,6 +156,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
             "log_inside": self.density_.log_inside,
             "background_weight": self.density_.model.weight,
             "guarantee": self.guarantee_.to_dict(),
+            "receipt": None if self.receipt_ is None else self.receipt_.to_dict(),
         }
         return common | header, self.density_.normaliser.arrays() | arrays
 
@@ -121,6 +171,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         inside = float(header["log_inside"])
         estimator.density_ = Density(normaliser, weighted, encoding.low, encoding.high, inside)
         estimator._adopt(guarantee, encoding, Form.from_dict(header["form"]))
+        estimator.receipt_ = read_receipt(header)
         return estimator
 
     @abc.abstractmethod
@@ -167,10 +218,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     def _table(self, X: Any) -> Table:
         """Rows to score, read as the rows of the fit were."""
-        source, schema = as_source(X), self.encoding_.schema
-        if isinstance(source, np.ndarray) and source.ndim == 2:
-            require_columns(source.shape[1], len(schema.columns), type(self).__name__)
-        return read_table(source, schema)
+        return rows_to_score(X, self.encoding_.schema, type(self).__name__)
 
     def _budget(self) -> Budget:
         check_choice("neighbours", self.neighbours, NEIGHBOURS)
@@ -182,15 +230,39 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         return Budget(self.epsilon, self.delta, cast(Neighbours, self.neighbours))
 
     def _entropy(self) -> Entropy:
-        if self.insecure_test_seed is None:
-            return Entropy.from_os()
-        return Entropy.insecure(self.insecure_test_seed)
+        return entropy_for(self.insecure_test_seed)
 
     def stamps(self) -> tuple[str, ...]:
         """What the settings alone will mark a fit with; empty if nothing voids its promise."""
         unlimited = () if self._budget().is_private else (NON_PRIVATE_STAMP,)
         seeded = (self._entropy().stamp,) if self.insecure_test_seed is not None else ()
         return (*unlimited, *seeded)
+
+
+def entropy_for(insecure_test_seed: int | None) -> Entropy:
+    """The operating system's entropy, or that of a test, which is stamped.
+
+    Example:
+        >>> entropy_for(None).stamp
+        ''
+    """
+    if insecure_test_seed is None:
+        return Entropy.from_os()
+    return Entropy.insecure(insecure_test_seed)
+
+
+def read_receipt(header: dict[str, Any]) -> Receipt | None:
+    """The receipt that a file's header holds, if any; the content may be hostile."""
+    described = header.get("receipt")
+    return None if described is None else Receipt.from_dict(described)
+
+
+def _journal(
+    checkpoint: str | os.PathLike[str] | None, plan: Any, ledger: Ledger | None
+) -> Checkpoints | None:
+    if checkpoint is None:
+        return None
+    return Checkpoints(Path(checkpoint), plan, None if ledger is None else ledger.identity)
 
 
 def key_of(entropy: Entropy, stream: Any, *, step: int = 0) -> Any:

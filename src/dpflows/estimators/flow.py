@@ -1,13 +1,13 @@
 """DP-NF: a normalizing flow fitted under differential privacy."""
 
 import os
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.charging import Job
 from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.estimators.parameters import (
     fresh_model,
@@ -20,6 +20,7 @@ from dpflows.flows.architectures import Architecture
 from dpflows.flows.density import Defended
 from dpflows.flows.normalisers import Normaliser
 from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
 from dpflows.table.schema import Schema
@@ -179,6 +180,7 @@ class DPFlow(DensityEstimator):
         X: Any,
         y: Any = None,
         *,
+        ledger: Ledger | None = None,
         callbacks: Callbacks | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> "DPFlow":
@@ -187,31 +189,31 @@ class DPFlow(DensityEstimator):
         Args:
             X: A table without missing values, in any form that ``read_table`` accepts.
             y: Ignored.
+            ledger: Where the plan is charged before the rows are used.
             callbacks: Progress and stop hooks.
-            checkpoint: A file that keeps the run while it lasts; a run that was
-                interrupted goes on from it, at no further cost.
+            checkpoint: A file that keeps the run until ``save`` has written its model; one
+                file per run. A fit with the same settings goes on from it, at no further
+                cost, also after the last step.
         """
-        entropy, told = self._entropy(), self._declarations()
-        table = told.read(X)
-        plan = self.plan(table.rows, len(table.schema.columns))
-        checkpoints = None if checkpoint is None else Checkpoints(Path(checkpoint), plan)
-        preparation = self._preparation(plan.rows, plan.columns)
-        intake, prepared = prepare(preparation, told, table, plan.budget, checkpoints, entropy)
+        return self._fit(X, ledger, checkpoint=checkpoint, callbacks=callbacks)
+
+    def _learn(self, job: Job) -> None:
+        """Prepare, train and keep what came of it."""
+        plan, entropy = job.plan, job.entropy
+        ways = self._preparation(plan.rows, plan.columns), self._declarations()
+        intake, prepared = prepare(*ways, job.table, plan.budget, job.journal, entropy)
         rows = prepared.normaliser.apply(intake.rows)
         model = fit_model(
-            self._start(plan, intake.encoding, prepared, rows, checkpoints, entropy),
+            self._start(plan, intake.encoding, prepared, rows, job.journal, entropy),
             rows,
             plan,
             entropy=entropy,
-            callbacks=callbacks,
-            checkpoints=checkpoints,
+            callbacks=job.callbacks,
+            checkpoints=job.journal,
             known_to_taps=True,
         )
         self.prepared_ = prepared
         self._release(intake, plan, model, prepared.normaliser, entropy)
-        if checkpoints is not None:
-            checkpoints.remove()
-        return self
 
     def _start(
         self,
@@ -225,13 +227,12 @@ class DPFlow(DensityEstimator):
         """An untrained model; one that goes on from a checkpoint needs no start of its own."""
         key = entropy.key("initialisation")
         model = fresh_model(plan, prepared, encoding, key, trainable_prior=self.trainable_prior)
-        if plan.steps == 0 or (checkpoints is not None and checkpoints.path.exists()):
+        if plan.steps == 0 or (checkpoints is not None and checkpoints.has_state):
             return model
         start = self._initialisation(*rows.shape).start(model.flow, rows, entropy=entropy)
         return Defended(start, model.background)
 
     def _describe_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Released parameters and public settings."""
         header = {"plan": self.plan_.to_dict(), "trainable_prior": self.trainable_prior}
         return header, self.prepared_.arrays() | parameter_arrays(self.density_.model)
 
@@ -244,7 +245,6 @@ class DPFlow(DensityEstimator):
         encoding: Encoding,
         normaliser: Normaliser,
     ) -> tuple["DPFlow", Defended]:
-        """Rebuild the flow and put the released parameters into it."""
         budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
         plan = Plan.from_dict(header["plan"], budget)
         if plan.steps > 0:

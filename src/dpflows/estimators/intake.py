@@ -124,7 +124,7 @@ class Declarations:
         found = self._settled(table, budget, entropy) if found is None else found
         table, encoding = dataclasses.replace(table, schema=found), Encoding(found)
         rows = encoding.encode(table, lambda count: entropy.uniforms("dither", step=0, count=count))
-        return Intake(rows, encoding, table.form, _stamps(found))
+        return Intake(rows, encoding, table.form, stamps_of(found))
 
     def _settled(self, table: Table, budget: Budget, entropy: Entropy) -> Schema:
         if table.schema.undeclared() and self.discover is not None:
@@ -204,7 +204,13 @@ def _purpose(index: int) -> str:
     return f"bounds of column {index + 1}"
 
 
-def _stamps(schema: Schema) -> tuple[str, ...]:
+def stamps_of(schema: Schema) -> tuple[str, ...]:
+    """What a schema alone marks a fit with.
+
+    Example:
+        >>> stamps_of(Schema.from_bounds([0], [1]))
+        ()
+    """
     return (VALUES_READ_STAMP,) if schema.values_read else ()
 
 
@@ -216,6 +222,19 @@ def as_source(X: Any) -> Any:
     if isinstance(source, np.ndarray) and np.iscomplexobj(source):
         raise InputError("Complex data not supported; pass real numbers")
     return source
+
+
+def rows_to_score(X: Any, schema: Schema, estimator: str) -> Table:
+    """Rows to be asked about, read as those of the fit were.
+
+    Example:
+        >>> rows_to_score([[0.5], [0.7]], Schema.from_bounds([0], [1]), "DPFlow").rows
+        2
+    """
+    source = as_source(X)
+    if isinstance(source, np.ndarray) and source.ndim == 2:
+        require_columns(source.shape[1], len(schema.columns), estimator)
+    return read_table(source, schema)
 
 
 def require_columns(found: int, expected: int, estimator: str) -> None:

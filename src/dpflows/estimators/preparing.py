@@ -288,6 +288,6 @@ def prepare(
         prepared = preparation.find(intake.rows, *box, entropy=entropy)
     else:
         prepared = Prepared.from_arrays(kept[1])
-    if checkpoints is not None:
+    if checkpoints is not None and kept is None:
         checkpoints.remember({"schema": intake.encoding.schema.to_dict()}, prepared.arrays())
     return intake, prepared

@@ -7,6 +7,7 @@ import numpy as np
 from flowjax.distributions import AbstractDistribution
 
 from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.charging import Job
 from dpflows.estimators.intake import Intake
 from dpflows.estimators.plans import ReleasePlan
 from dpflows.flows.base import uniform_box
@@ -33,21 +34,13 @@ class ReleasedEstimator(DensityEstimator):
 
     parameters_: Arrays
 
-    def fit(self: Self, X: Any, y: Any = None) -> Self:
-        """Spend the budget on the rows of ``X``.
-
-        Args:
-            X: A table without missing values, in any form that ``read_table`` accepts.
-            y: Ignored.
-        """
-        entropy, told = self._entropy(), self._declarations()
-        table = told.read(X)
-        plan = self.plan(table.rows, len(table.schema.columns))
-        intake = told.take_in(table, self._budget(), entropy)
+    def _learn(self, job: Job) -> None:
+        """Make the plan's releases and assemble the model from them."""
+        plan, entropy = job.plan, job.entropy
+        intake = self._declarations().take_in(job.table, self._budget(), entropy)
         normaliser, self.parameters_ = self._estimate(intake, plan, entropy)
         model = _defended(self._assemble(self.parameters_), normaliser, intake.encoding)
         self._release(intake, plan, model, normaliser, entropy)
-        return self
 
     @abc.abstractmethod
     def plan(self, rows: int, columns: int | None = None) -> ReleasePlan:

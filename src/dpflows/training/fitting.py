@@ -63,9 +63,13 @@ def fit_model(
     dtype = jnp.result_type(float)
     callbacks, state = callbacks or Callbacks(), loop.start(parameters)
     if checkpoints is not None:
+        checkpoints.begin()
         callbacks = dataclasses.replace(callbacks, on_state=checkpoints.keep)
         state = checkpoints.resume(state)
     state = loop.run(state, jnp.asarray(rows, dtype), entropy=entropy, callbacks=callbacks)
+    if checkpoints is not None:
+        # Otherwise a second start would make the last steps again, with other noise.
+        checkpoints.write(state)
     return blueprint.assemble(loop.released(state))
 
 

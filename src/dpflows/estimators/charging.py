@@ -1,0 +1,134 @@
+"""What a fit pays, and when: first the charge, then the rows, then the release.
+
+Guarantee:
+    With a ledger, every event of the plan is committed there before anything is computed
+    from a row's value. The model gets its name on disk only after the ledger knows that it
+    is out. What was charged is never refunded.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from dpflows.errors import BudgetError, InputError
+from dpflows.privacy.events import Event
+from dpflows.privacy.ledger import Ledger, Receipt, publish
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.reading import Table
+from dpflows.training.checkpoints import Checkpoints
+from dpflows.training.loop import Callbacks
+
+PURPOSE = "fit"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Payment:
+    """What was charged for a fit, and where the run is kept until its model is safe.
+
+    Attributes:
+        ledger: Where it was charged, if anywhere.
+        receipt: The ledger's proof.
+        journal: The run's checkpoints, if it has any.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "model.txt"
+        >>> Payment().deliver(path, lambda place: place.write_text("model"))
+        >>> path.read_text()
+        'model'
+    """
+
+    ledger: Ledger | None = None
+    receipt: Receipt | None = None
+    journal: Checkpoints | None = None
+
+    def deliver(self, path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
+        """Write a model whole, tell the ledger, give it its name; then forget the run."""
+        if self.ledger is None or self.receipt is None:
+            write(Path(path))
+        else:
+            publish(self.ledger, self.receipt, path, write)
+        if self.journal is not None:
+            self.journal.remove()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy of a model is post-processing: it was paid for, and has no run of its own.
+        return Payment, ()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What an estimator needs in order to learn, once it has paid.
+
+    Attributes:
+        table: The rows.
+        plan: What to do with them.
+        entropy: Where noise comes from.
+        journal: Where to keep the run, if anywhere.
+        callbacks: Progress and stop hooks, for estimators that make steps.
+    """
+
+    table: Table
+    plan: Any
+    entropy: Entropy
+    journal: Checkpoints | None = None
+    callbacks: Callbacks | None = None
+
+
+def charge(
+    ledger: Ledger | None,
+    events: Sequence[Event],
+    *,
+    stamps: Sequence[str],
+    journal: Checkpoints | None = None,
+) -> Payment:
+    """Commit the price of a fit to the ledger, if there is one.
+
+    A run that is kept in a file is known by the id in it, which is on disk before the
+    charge: whoever starts it again is not charged again.
+
+    Args:
+        ledger: Where to charge.
+        events: Everything that the fit will release.
+        stamps: What voids the fit's promise; there must be nothing.
+        journal: The run's checkpoints.
+
+    Raises:
+        BudgetError: The ledger has not enough left; nothing was charged.
+        InputError: The fit has no price, or its run was released already.
+
+    Example:
+        >>> charge(None, (), stamps=()).receipt is None
+        True
+    """
+    if ledger is not None:
+        require_price(stamps)
+    run = None if journal is None else journal.begin()
+    if ledger is None:
+        return Payment(journal=journal)
+    try:
+        receipt = ledger.reserve(events, purpose=PURPOSE, run=run)
+    except (BudgetError, InputError):
+        if journal is not None:
+            journal.abandon()
+        raise
+    return Payment(ledger, receipt, journal)
+
+
+def require_price(stamps: Sequence[str]) -> None:
+    """Refuse a fit whose cost no number of epsilon states.
+
+    Example:
+        >>> require_price(["NOT PRIVATE: randomness came from a test seed"])
+        Traceback (most recent call last):
+        dpflows.errors.InputError: a ledger takes only fits that have a price, but this one ...
+    """
+    if stamps:
+        raise InputError(
+            f"a ledger takes only fits that have a price, but this one is {stamps[0]}; fit "
+            "without a ledger, or change the setting"
+        )
