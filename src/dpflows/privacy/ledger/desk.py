@@ -36,7 +36,7 @@ class Desk:
         """Refuse to commit what is not whole."""
         self.require_own_process()
         if self._broken:
-            raise InputError("a row could not be added to the ledger; nothing was charged")
+            raise InputError("a row could not be added to the ledger; nothing was granted")
 
     def require_own_process(self) -> None:
         """Refuse a process that was forked off in the middle of a transaction."""

@@ -84,7 +84,7 @@ class PostgresStore(Store):
             yield connection
             # A transaction that has failed answers "commit" with "rollback", and no error.
             if connection.execute("COMMIT").statusmessage != "COMMIT":
-                raise InputError(f"{self.name} did not commit; nothing was charged, ask again")
+                raise InputError(f"{self.name} did not commit; nothing was granted, ask again")
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Any]:
@@ -169,5 +169,5 @@ def _explained(problem: type[Exception]) -> Iterator[None]:
         code = getattr(error, "sqlstate", None) or "no connection"
         raise InputError(
             f"cannot use the PostgreSQL ledger ({type(error).__name__}, {code}); nothing was "
-            "charged, check the address, the server and the rights of its user"
+            "granted, check the address, the server and the rights of its user"
         ) from None

@@ -185,11 +185,11 @@ def _remedy(error: sqlite3.Error) -> str:
         if sign in text:
             return f"{sign}; {remedy}"
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
-    return f"{name}; nothing was charged, check the disk and the file's permissions"
+    return f"{name}; nothing was granted, check the disk and the file's permissions"
 
 
 _REMEDIES = {
-    "disk is full": "nothing was charged, make room and ask again",
+    "disk is full": "nothing was granted, make room and ask again",
     "database is locked": f"others kept it for {PATIENCE} seconds, ask again",
     "not a database": "the file is no ledger, name another one",
     "malformed": "the file is damaged, put a copy back that all receipts fit",
