@@ -53,6 +53,7 @@ VERBS: dict[str, Verb] = {
         "ensemble",
         "rows.csv --epsilon-per-query 0.1 --epsilon 1 --schema s.toml --output e.dpflow",
     ),
+    "budget": Verb("dpflows.cli.budget", "budget", "show clinic.ledger"),
     "certificate": Verb("dpflows.cli.certificate", "certificate", "model.dpflow"),
     "account": Verb(
         "dpflows.cli.account",

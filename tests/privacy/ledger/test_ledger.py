@@ -94,6 +94,17 @@ def test_a_refusal_is_no_end_and_says_nothing_of_the_rows(ledger):
     ledger.reserve([query()], purpose="enough")
 
 
+def test_room_is_asked_for_without_a_charge(ledger):
+    ledger.require_room([query(count=10)])
+    with pytest.raises(BudgetError):
+        ledger.require_room([query(count=11)])
+    assert [entry.state for entry in ledger.history()] == ["OPENED"]
+    with ledger.held():
+        ledger.reserve([query(count=10)], purpose="fit")
+        with pytest.raises(BudgetError):
+            ledger.require_room([query()])
+
+
 def test_the_total_is_that_of_all_events_together(place):
     ledger = Ledger(place, cap=Budget(3.0, DELTA))
     for noise in (20.0, 30.0, 20.0):

@@ -64,6 +64,11 @@ class Ledger:
         self._own = threading.local()
 
     @property
+    def place(self) -> str:
+        """Where it is, in words that hold no password."""
+        return self._store.name
+
+    @property
     def identity(self) -> str:
         """The ledger's own name, drawn at random when it was made."""
         return self._opening.identity
@@ -111,6 +116,11 @@ class Ledger:
                 events=charged,
             )
             return desk.standing.receipt_of(entry)
+
+    def require_room(self, events: Sequence[Event]) -> None:
+        """Refuse what could not be charged now; writes nothing and promises nothing."""
+        with self._reading() as standing:
+            self._affordable(standing, plain_events(events))
 
     def release(self, receipt: Receipt, *, artefact: str = "") -> Receipt:
         """Mark that what a charge paid for is about to be seen.

@@ -1,0 +1,161 @@
+"""``dpflows budget``: what was spent on a data set, and whether its ledger is whole."""
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+from dpflows.cli import output
+from dpflows.cli.settings import AsJson
+from dpflows.errors import InputError
+
+if TYPE_CHECKING:
+    from dpflows.privacy.ledger import Entry, Ledger, Receipt
+
+
+def budget(
+    action: Annotated[
+        Literal["show", "history", "verify"],
+        typer.Argument(metavar="ACTION", help="show, history or verify."),
+    ],
+    ledger: Annotated[
+        str, typer.Argument(metavar="LEDGER", help="A ledger's file, or postgresql://...")
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With verify: is this .dpflow charged here?"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show, list or verify what was spent on a data set."""
+    from dpflows.privacy.ledger import Ledger
+
+    if model is not None and action != "verify":
+        raise InputError("--model goes with verify: dpflows budget verify LEDGER --model FILE")
+    # Without a cap nothing is ever made here.
+    opened = Ledger(ledger)
+    if action == "show":
+        _show(opened, as_json)
+    elif action == "history":
+        _list(opened, as_json)
+    else:
+        _verify(opened, model, as_json)
+
+
+def _show(ledger: "Ledger", as_json: bool) -> None:
+    facts = _facts(ledger)
+    if as_json:
+        output.print_json(facts)
+        return
+    cap = ledger.cap
+    for line in [
+        f"Ledger: {ledger.place}",
+        f"Identity: {ledger.identity}",
+        f"Cap: epsilon {cap.epsilon:g} at delta {cap.delta:g}, neighbours {cap.neighbours}, "
+        f"priced by {ledger.accountant}",
+        f"Spent: epsilon {facts['spent']:.4f} in {facts['charges']:,} charges, "
+        f"{facts['released']:,} of them released",
+        f"Remaining: epsilon {facts['remaining']:.4f}",
+    ]:
+        output.say(output.console(), line)
+
+
+def _facts(ledger: "Ledger") -> dict[str, Any]:
+    entries = ledger.history()
+    states = [entry.state for entry in entries]
+    cap, spent = ledger.cap, entries[-1].epsilon
+    return {
+        "ledger": ledger.place,
+        "identity": ledger.identity,
+        "cap": {"epsilon": cap.epsilon, "delta": cap.delta, "neighbours": cap.neighbours},
+        "accountant": ledger.accountant,
+        "spent": spent,
+        "remaining": max(cap.epsilon - spent, 0.0),
+        "entries": len(entries),
+        "charges": states.count("RESERVED"),
+        "released": states.count("RELEASED"),
+        "head": entries[-1].head,
+    }
+
+
+def _list(ledger: "Ledger", as_json: bool) -> None:
+    entries = ledger.history()
+    if as_json:
+        output.print_json(
+            {"entries": [entry.to_dict() | {"head": entry.head} for entry in entries]}
+        )
+        return
+    table = Table("entry", "time", "state", "run", "for", "epsilon after it", box=None)
+    for entry in entries:
+        table.add_row(*_cells(entry))
+    output.console().print(table)
+
+
+def _cells(entry: "Entry") -> list[str]:
+    from rich.markup import escape
+
+    words = [str(entry.number), entry.time, entry.state, entry.run, entry.purpose]
+    return [*map(escape, words), f"{entry.epsilon:.4f}"]
+
+
+def _verify(ledger: "Ledger", model: Path | None, as_json: bool) -> None:
+    receipt = None if model is None else _receipt_of(model)
+    ledger.verify(receipt)
+    facts = {name: of for name, of in _facts(ledger).items() if name != "cap"} | {"whole": True}
+    if model is not None and receipt is not None:
+        facts["model"] = {"file": str(model), **receipt.to_dict()} | _release(
+            ledger, receipt, model
+        )
+    if as_json:
+        output.print_json(facts)
+        return
+    for line in _findings(facts):
+        output.say(output.console(), line)
+
+
+def _findings(facts: dict[str, Any]) -> list[str]:
+    lines = [
+        f"Whole: {facts['entries']:,} entries are chained, in order and priced right",
+        f"Head: {facts['head']}",
+    ]
+    if "model" in facts:
+        model = facts["model"]
+        lines.append(f"Model: charged as entry {model['entry']}, run {model['run']}")
+        lines.append(_SAID[model["released"]])
+    return lines
+
+
+_SAID = {
+    True: "The file is the one that the ledger marked as released",
+    False: "The ledger keeps no digest of the file, so only its receipt was checked",
+}
+
+
+def _receipt_of(model: Path) -> "Receipt":
+    from dpflows.files import read_model
+    from dpflows.privacy.ledger import Receipt
+
+    description = read_model(model)[0].get("receipt")
+    if description is None:
+        raise InputError(
+            f"{str(model)!r} has no receipt: it was fitted without a ledger, so no charge covers "
+            "it; fit it again with --ledger"
+        )
+    return Receipt.from_dict(description)
+
+
+def _release(ledger: "Ledger", receipt: "Receipt", model: Path) -> dict[str, bool]:
+    """Whether the ledger knows this very file; an error if it knows another one."""
+    state = ledger.state_of(receipt.run)
+    if state is None or not state.artefact:
+        return {"released": False}
+    with model.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != state.artefact:
+        raise InputError(
+            f"{str(model)!r} carries the receipt of run {receipt.run!r}, but the ledger marked "
+            "another file as that run's release; get the released file again"
+        )
+    return {"released": True}
