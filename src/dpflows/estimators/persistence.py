@@ -27,6 +27,17 @@ ESTIMATORS: dict[str, str] = {
     "DPKernelDensity": "dpflows.estimators.kernel",
 }
 
+#: What a file can cause that was made to; errors of memory come as RuntimeError from JAX.
+_CAUSED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
 
 def save(estimator: DensityEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator, its guarantee included."""
@@ -62,10 +73,10 @@ def rebuilt(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
 def explained() -> Iterator[None]:
     """Turn whatever a hostile content causes into one line that quotes none of it."""
     try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
-        if isinstance(problem, InputError):
-            raise
+        with np.errstate(all="ignore"):
+            yield
+    except _CAUSED:
+        # An InputError too: what it quotes was not said by the caller but by the file.
         raise InputError(
             "the file is not a model of this version of dpflows "
             f"({VERSION}): its content does not fit together"
