@@ -1,9 +1,10 @@
 """Where a table comes from: arrays, frames and binary files, each as named Arrow columns."""
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import IO, Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,8 @@ from dpflows.table.schema import Schema, default_names
 #: The most that a file may hold once it is decompressed.
 MAX_BYTES = 2**33
 MAX_CELLS = 2**30
+
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 @final
@@ -150,10 +153,19 @@ def read_ipc(path: Path) -> pa.Table:
     """Read an Arrow file or stream, which Feather files are too."""
     with path.open("rb") as file, explained("file is damaged or not Arrow; write it again"):
         is_stream = file.read(6) != b"ARROW1"
+        if is_stream:
+            _check_end(file)
         file.seek(0)
         reader = (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(file)
         batches = reader if is_stream else map(reader.get_batch, range(reader.num_record_batches))
         return pa.Table.from_batches(_within_limits(batches), reader.schema)
+
+
+def _check_end(file: IO[bytes]) -> None:
+    # a stream that was cut between two batches reads like a shorter one
+    file.seek(max(file.seek(0, os.SEEK_END) - len(_STREAM_END), 0))
+    if file.read() != _STREAM_END:
+        raise ValueError("the stream is not ended")
 
 
 def _within_limits(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
