@@ -132,6 +132,5 @@ BUGS: dict[str, Bug] = {
         "        return os.urandom(count)\n",
         "        return _POOL.bytes(count)\n\n\n_POOL = np.random.default_rng()\n",
         ("tests/privacy/test_randomness.py::test_a_forked_process_draws_other_bits",),
-        is_cheap=True,
     ),
 }

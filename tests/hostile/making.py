@@ -1,0 +1,76 @@
+"""One small file of every estimator and detector, to be mutated.
+
+The files beside the tests were made by ``python tests/hostile/making.py``: fitting them
+anew takes longer than a thousand mutations. The full-size run fits its own.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FILES = Path(__file__).parent / "files"
+BOUNDS = (-4, 4)
+BUDGET = {"epsilon": 3.0, "delta": 1e-4, "bounds": BOUNDS}
+
+
+def names() -> list[str]:
+    """All that a file can hold, by the name of its class."""
+    from dpflows.anomaly.persistence import DETECTORS
+    from dpflows.estimators.persistence import ESTIMATORS
+
+    return [*ESTIMATORS, *DETECTORS]
+
+
+def make(name: str) -> Any:
+    """An unfitted estimator or detector that is quickly fitted and loaded."""
+    return MAKERS.get(name, lambda: _estimator(name))()
+
+
+def write(folder: Path, wanted: list[str]) -> None:
+    """Fit and save."""
+    rows = np.random.default_rng().normal(size=(60, 2)).clip(*BOUNDS)
+    for name in wanted:
+        (folder / f"{name}.dpflow").unlink(missing_ok=True)
+        make(name).fit(rows).save(folder / f"{name}.dpflow")
+
+
+def _estimator(name: str, **settings: Any) -> Any:
+    from dpflows.estimators.persistence import ESTIMATORS
+
+    return getattr(importlib.import_module(ESTIMATORS[name]), name)(**BUDGET, **settings)
+
+
+def _flow() -> Any:
+    from dpflows.flows.architectures import Architecture
+
+    small = Architecture("nsf", width=2, depth=1, blocks=1, knots=2)
+    return _estimator("DPFlow", architecture=small, normalisation="bounds", steps=1, batch_size=2)
+
+
+def _threshold() -> Any:
+    from dpflows import DPAnomalyDetector
+
+    return DPAnomalyDetector(_estimator("DPGaussian"), contamination=0.1)
+
+
+def _ensemble() -> Any:
+    from dpflows import Budget, DPEnsembleDetector, DPGaussian
+
+    settings = {"epsilon_per_query": 2.0, "total_budget": Budget(6.0, 1e-6)}
+    return DPEnsembleDetector(2, DPGaussian(bounds=BOUNDS), contamination=0.1, **settings)
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "DPFlow": _flow,
+    "DPKernelDensity": lambda: _estimator("DPKernelDensity", bandwidth=0.2),
+    "DPAnomalyDetector": _threshold,
+    "DPEnsembleDetector": _ensemble,
+}
+
+if __name__ == "__main__":
+    FILES.mkdir(exist_ok=True)
+    write(FILES, sys.argv[1:] or names())
