@@ -1,11 +1,11 @@
 """``dpflows budget``: what was spent on a data set, and whether its ledger is whole."""
 
 import hashlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
 from dpflows.cli import output
 from dpflows.cli.settings import AsJson
@@ -53,11 +53,11 @@ def _show(ledger: "Ledger", as_json: bool) -> None:
     for line in [
         f"Ledger: {ledger.place}",
         f"Identity: {ledger.identity}",
-        f"Cap: epsilon {cap.epsilon:g} at delta {cap.delta:g}, neighbours {cap.neighbours}, "
+        f"Cap: epsilon {cap.epsilon} at delta {cap.delta}, neighbours {cap.neighbours}, "
         f"priced by {ledger.accountant}",
-        f"Spent: epsilon {facts['spent']:.4f} in {facts['charges']:,} charges, "
-        f"{facts['released']:,} of them released",
-        f"Remaining: epsilon {facts['remaining']:.4f}",
+        f"Spent: epsilon {_up(facts['spent'])}; charges: {facts['charges']:,}, "
+        f"of them released: {facts['released']:,}",
+        f"Remaining: epsilon {_down(facts['remaining'])}",
     ]:
         output.say(output.console(), line)
 
@@ -87,17 +87,29 @@ def _list(ledger: "Ledger", as_json: bool) -> None:
             {"entries": [entry.to_dict() | {"head": entry.head} for entry in entries]}
         )
         return
-    table = Table("entry", "time", "state", "run", "for", "epsilon after it", box=None)
+    screen = output.console()
+    output.say(screen, _line("entry", "time", "state", "epsilon", "run and purpose"))
     for entry in entries:
-        table.add_row(*_cells(entry))
-    output.console().print(table)
+        output.say(screen, _entry_line(entry))
 
 
-def _cells(entry: "Entry") -> list[str]:
-    from rich.markup import escape
+def _entry_line(entry: "Entry") -> str:
+    words = f"{entry.run}  {entry.purpose}".strip()
+    return _line(str(entry.number), entry.time, entry.state, _up(entry.epsilon), words)
 
-    words = [str(entry.number), entry.time, entry.state, entry.run, entry.purpose]
-    return [*map(escape, words), f"{entry.epsilon:.4f}"]
+
+def _line(number: str, time: str, state: str, epsilon: str, words: str) -> str:
+    return f"{number:>6}  {time:<20}  {state:<8}  {epsilon:>9}  {words}".rstrip()
+
+
+def _up(epsilon: float) -> str:
+    """Four digits after the point, never below the value: what is spent must not shrink."""
+    return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:.4f}"
+
+
+def _down(epsilon: float) -> str:
+    """Four digits after the point, never above the value: what is left must not grow."""
+    return f"{math.floor(epsilon * 1e4 + 1e-6) / 1e4:.4f}"
 
 
 def _verify(ledger: "Ledger", model: Path | None, as_json: bool) -> None:

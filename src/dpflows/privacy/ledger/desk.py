@@ -21,12 +21,13 @@ class Desk:
     def __init__(self, pages: Pages, standing: Standing) -> None:
         self.pages, self.standing = pages, standing
         self._process, self._broken = os.getpid(), False
+        self.has_written = False
 
     def write(self, **fields: Any) -> Entry:
         """Chain an entry to the last one."""
         entry = Entry(number=self.standing.number + 1, time=now(), **fields)
         row = entry.chained_to(self.standing.head)
-        self._broken = True
+        self._broken = self.has_written = True
         self.pages.append(row)
         written = self.standing.add(row)
         self._broken = False

@@ -36,7 +36,9 @@ class Ledger:
         the ledger, this charge included, cost at most ``cap.epsilon`` at ``cap.delta``
         under ``cap.neighbours``; the sum is made while nobody else may write. A refusal
         depends on the ledger and the request alone. There is no refund. A copy of the
-        ledger is another ledger, which only receipts can tell.
+        ledger is another ledger, which only receipts can tell. The total bounds the cost of
+        charges whose size does not depend on what earlier ones revealed; where it does,
+        the accountants ``zcdp`` and ``gdp`` have a proof, ``pld`` and ``rdp`` have none.
 
     Example:
         >>> import tempfile
@@ -232,8 +234,9 @@ class Ledger:
                 yield desk
             finally:
                 self._own.desk = None
+                self._own.standing = None if desk.has_written else desk.standing
             desk.close()
-        # Only now: rows that were taken back must not be remembered.
+        # Not before the commit: rows that were taken back must not be remembered.
         self._own.standing = desk.standing
 
     @contextlib.contextmanager
