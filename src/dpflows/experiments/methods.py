@@ -130,7 +130,9 @@ class PaperRecipe(Method):
     """DP-NF with the released code's settings: one run serves all budgets.
 
     The learning rate is constant and the noise fixed, so a shorter run is the beginning
-    of a longer one; each budget's model is taken where its accountant says stop.
+    of a longer one; each budget's model is the best on the test rows up to where its
+    accountant says stop, as in the released code. Life Science stays in the unit ball,
+    in whose units the paper prints; other columns are standardised.
     """
 
     accountants = ("gdp-clt", "ma")
@@ -144,9 +146,14 @@ class PaperRecipe(Method):
         self, dataset: str, table: RealTable, fold: int, settings: Sequence[Setting]
     ) -> Iterator[Fit]:
         """All settings from one trajectory."""
-        rows = table.split(fold)[0]
+        rows, test = table.split(fold)
         for (accountant, epsilon), model, seconds in recipe_models(
-            rows, paper_box(table, rows), table.delta, settings
+            rows,
+            test,
+            paper_box(table, rows),
+            table.delta,
+            settings,
+            standardised=not table.in_unit_ball,
         ):
             yield Setting(accountant, epsilon), model, seconds
 
