@@ -1,0 +1,28 @@
+"""Privacy bugs on purpose, for as long as a ``with`` block lasts."""
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+from dpflows.privacy.mechanisms import samplers
+from dpflows.training import loop
+
+
+@contextlib.contextmanager
+def faint_noise(times: float) -> Iterator[None]:
+    """Training whose noise is that many times too small, while its claim stays."""
+    right = loop.noisy
+
+    def wrong(total, blueprint, *, noise_multiplier, key):
+        return right(total, blueprint, noise_multiplier=noise_multiplier / times, key=key)
+
+    with mock.patch.object(loop, "noisy", wrong):
+        yield
+
+
+@contextlib.contextmanager
+def silent_counts() -> Iterator[None]:
+    """Counts that are released without their noise."""
+    exact = samplers._Exact
+    with mock.patch.object(exact, "discrete_laplace", lambda self, values, scale: list(values)):
+        yield
