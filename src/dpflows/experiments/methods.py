@@ -214,21 +214,26 @@ def paper_box(table: RealTable, rows: Rows) -> tuple[Vector, Vector]:
     return middle - reach * spread, middle + reach * spread
 
 
-#: Two columns without spikes, a few deviations wide: moments say all that curves would, and
-#: knots belong where the rows are. Chosen on rows of these sets.
-_SMOOTH_PLANE = {
-    "normalisation": "moments",
-    "architecture": Architecture(
-        "nsf", width=48, depth=2, blocks=3, knots=10, transformer="spline", interval=2.5
-    ),
-    "learning_rate": 4e-3,
-}
+# Two columns without spikes, a few deviations wide: moments say all that curves would, and
+# knots belong where the rows are. Chosen on rows of these sets.
+def _smooth_plane(width: int, knots: int, learning_rate: float) -> dict[str, Any]:
+    shape = Architecture("nsf", width, 2, 3, knots=knots, transformer="spline", interval=2.5)
+    return {
+        "normalisation": "moments",
+        "architecture": shape,
+        "learning_rate": learning_rate,
+    }
+
 
 METHODS: dict[str, Method] = {
     "ours": Ours(),
     "ours-flow": Ours(
         settings_of_estimator=(("prior", None),),
-        settings_for=dict.fromkeys(("half-moons", "gaussians", "pinwheel"), _SMOOTH_PLANE),
+        settings_for={
+            "half-moons": _smooth_plane(32, 8, 5e-3),
+            "gaussians": _smooth_plane(48, 10, 4e-3),
+            "pinwheel": _smooth_plane(48, 10, 4e-3),
+        },
     ),
     "ours-mixture": Ours(DPGaussianMixture),
     "ours-gaussian": Ours(DPGaussian),
