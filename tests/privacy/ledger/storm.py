@@ -5,6 +5,7 @@ milliseconds, and prints one JSON document.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -127,7 +128,8 @@ def crowd(place: str, processes: int, requests: int, room: int) -> dict:
     gate, results = os.pipe(), os.pipe()
     started = time.monotonic()
     children = [
-        forked(lambda: _ask(Ledger(place), requests, gate, results)) for _ in range(processes)
+        forked(lambda who=who: _ask(Ledger(place), f"process {who}", requests, gate, results))
+        for who in range(processes)
     ]
     os.close(gate[1])
     failed = sum(os.waitpid(child, 0)[1] != 0 for child in children)
@@ -135,24 +137,34 @@ def crowd(place: str, processes: int, requests: int, room: int) -> dict:
     with os.fdopen(results[0]) as answers:
         granted = sum(map(int, answers.read().split()))
     ledger.verify()
+    granted_to = [entry.purpose for entry in ledger.history() if entry.state == "RESERVED"]
     return {
         "processes": processes,
         "requests": processes * requests,
         "room": room,
         "granted": granted,
-        "entries": len(ledger.odometer()),
+        "entries": len(granted_to),
+        # how often a grant went to another process than the one before: they did compete
+        "turns": sum(a != b for a, b in itertools.pairwise(granted_to)),
         "failed": failed,
         "seconds": time.monotonic() - started,
     }
 
 
-def _ask(ledger: Ledger, requests: int, gate: tuple[int, int], results: tuple[int, int]) -> None:
+def _ask(
+    ledger: Ledger,
+    who: str,
+    requests: int,
+    gate: tuple[int, int],
+    results: tuple[int, int],
+) -> None:
     os.close(gate[1])
     os.read(gate[0], 1)  # returns when the parent opens the gate
     granted = 0
     for _ in range(requests):
+        time.sleep(CHANCE.uniform(0, 0.01))  # or one process would get the lock again and again
         try:
-            ledger.reserve([EVENT], purpose="crowd")
+            ledger.reserve([EVENT], purpose=who)
             granted += 1
         except BudgetError:
             pass

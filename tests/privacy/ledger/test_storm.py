@@ -44,6 +44,7 @@ def _check_forks(result: dict) -> None:
 
 def _check_crowd(result: dict, room: int) -> None:
     assert (result["granted"], result["entries"], result["failed"]) == (room, room, 0)
+    assert result["turns"] > 0, "the processes must have competed"
 
 
 def test_kills_crowds_and_forks(tmp_path):
