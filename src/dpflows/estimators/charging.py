@@ -6,15 +6,16 @@ Guarantee:
     is out. What was charged is never refunded.
 """
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.events import Event
-from dpflows.privacy.ledger import Ledger, Receipt, publish
+from dpflows.privacy.ledger import Ledger, Receipt, publish, recover
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
 from dpflows.training.checkpoints import Checkpoints
@@ -46,11 +47,15 @@ class Payment:
     journal: Checkpoints | None = None
 
     def deliver(self, path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
-        """Write a model whole, tell the ledger, give it its name; then forget the run."""
-        if self.ledger is None or self.receipt is None:
-            write(Path(path))
-        else:
-            publish(self.ledger, self.receipt, path, write)
+        """Write a model whole, tell the ledger, give it its name; then forget the run.
+
+        What failed, for want of room or otherwise, can be tried again.
+        """
+        with _explained(path):
+            if self.ledger is None or self.receipt is None:
+                write(Path(path))
+            elif not recover(self.ledger, self.receipt.run, path):
+                publish(self.ledger, self.receipt, path, write)
         if self.journal is not None:
             self.journal.remove()
 
@@ -77,6 +82,17 @@ class Job:
     entropy: Entropy
     journal: Checkpoints | None = None
     callbacks: Callbacks | None = None
+
+
+@contextlib.contextmanager
+def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write {os.fspath(path)!r}: {error.strerror}; make room or choose another "
+            "folder, then try again: what was charged is not charged twice"
+        ) from error
 
 
 def charge(
@@ -113,7 +129,8 @@ def charge(
     try:
         receipt = ledger.reserve(events, purpose=PURPOSE, run=run)
     except (BudgetError, InputError):
-        if journal is not None:
+        # A commit may fail to answer and yet be on disk: then the run is to be resumed.
+        if journal is not None and ledger.state_of(journal.begin()) is None:
             journal.abandon()
         raise
     return Payment(ledger, receipt, journal)
