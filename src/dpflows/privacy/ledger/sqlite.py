@@ -46,12 +46,13 @@ class SQLiteStore(Store):
     """
 
     def __init__(self, place: str) -> None:
-        self._path = Path(place).absolute()
+        # Absolute, so that it stays the same file wherever the process goes.
+        self._place, self._path = place, Path(place).absolute()
 
     @property
     def name(self) -> str:
-        """The file's path."""
-        return str(self._path)
+        """The file's path as it was given."""
+        return self._place
 
     def exists(self) -> bool:
         """Whether the file is there and holds a ledger."""
