@@ -7,7 +7,7 @@ from typing import Any
 
 
 def note(name: str, figures: dict[str, Any]) -> None:
-    """Add figures to the JSON file that ``DPFLOWS_FIGURES`` names."""
+    """Add figures under a name to the JSON file that ``DPFLOWS_FIGURES`` names."""
     place = os.environ.get("DPFLOWS_FIGURES")
     if not place:
         return
@@ -18,4 +18,5 @@ def note(name: str, figures: dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         path = Path(place)
         known = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(known | {name: figures}, indent=2))
+        merged = known.get(name, {}) | figures
+        path.write_text(json.dumps(known | {name: merged}, indent=2))

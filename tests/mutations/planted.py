@@ -1,13 +1,16 @@
 """Twelve privacy bugs that others have made, as changes of today's source.
 
 Each change names a text that must stand exactly once in its file, so that a change that
-no longer fits the source fails loudly, and the ordinary tests that must notice it.
+no longer fits the source fails loudly, and the ordinary tests that must notice it. A bug
+that can be made in several places has several changes, told apart after a colon.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
 STEP = "tests/training/test_private_step.py"
+CHARGE = "payment = charge(ledger, (*plan.events, *beside), stamps=stamps, journal=journal)"
+LEARN = "self._learn(Job(table, plan, entropy, journal, callbacks))"
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,24 @@ BUGS: dict[str, Bug] = {
         "self._threshold = _held(round(threshold / self._unit))",
         ("tests/privacy/mechanisms/test_sparse_variants.py::test_our_class_passes",),
     ),
-    "charge after release": Bug(
+    "charge after release: a fit": Bug(
+        "estimators/base.py",
+        f"        {CHARGE}\n        {LEARN}\n",
+        f"        {LEARN}\n        {CHARGE}\n",
+        (
+            "tests/contracts/test_charging.py::"
+            "test_the_charge_is_there_before_the_rows_are_used[DPGaussian]",
+        ),
+    ),
+    "charge after release: a file": Bug(
+        "privacy/ledger/publishing.py",
+        "        marked = ledger.release(receipt, artefact=artefact)\n"
+        "    _reveal(pending, target)\n",
+        "        _reveal(pending, target)\n"
+        "        marked = ledger.release(receipt, artefact=artefact)\n",
+        ("tests/privacy/ledger/test_faults.py::test_a_full_disk_while_a_file_is_published",),
+    ),
+    "charge after release: an answer": Bug(
         "anomaly/votes.py",
         "        numbers = iter(range(first := meter.charge(count), first + count))\n"
         "        yield lambda votes: self._answer(votes, next(numbers), entropy)\n",

@@ -1,0 +1,177 @@
+"""Whatever is typed: exit code 0 or 2, one line on stderr, no trace, for every verb."""
+
+import contextlib
+import io
+import os
+import shutil
+
+import numpy as np
+import pytest
+import typer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpflows.cli.main import VERBS, app, run
+from dpflows.errors import InputError
+from hostile.figures import note
+from hostile.making import FILES
+
+ACCEPTED = "these words are good"
+SCHEMA = "".join(f'[columns.x{i}]\nkind = "continuous"\nmin = -4\nmax = 4\n' for i in (0, 1))
+
+#: Values for any option. None names a file outside the folder: a verb may write it.
+VALUES = [
+    *("", " ", "-", "--", "-1", "0", "1", "2", "0.5", "1e-6", "nan", "inf", "-inf", "1e400"),
+    *("9" * 30, "1e-400", "0x1", "1_0", "true", "none", "all", "x", "ü", "\x1b[2J", "a\nb", "%s"),
+    *("t.csv", "s.toml", "m.dpflow", "e.dpflow", "d.dpflow", "f.dpflow", "missing.csv", "folder"),
+    *("out.csv", "out.parquet", "out.toml", "out.dpflow", "out.json", "out.exe", "l.ledger"),
+    *("show", "verify", "pld", "gdp-clt", "zero-out", "replace-one", "nsf", "poisson", "geometric"),
+]
+#: A table of any length is a fair wish, and a long one takes as long as it takes.
+LENGTHS = {"sample": ("--rows", "--chunk")}
+
+
+def _options(verb: str) -> list[str]:
+    """The options that a verb really has."""
+    context = typer.Context(typer.main.get_command(app))
+    command = typer.main.get_command(app).get_command(context, verb)
+    return [word for parameter in command.params for word in parameter.opts if word[:1] == "-"]
+
+
+VERBS = {k: v for k, v in VERBS.items() if __import__("importlib").util.find_spec(v.module)}
+OPTIONS = {verb: _options(verb) for verb in VERBS}
+free_text = st.text(st.characters(blacklist_characters="/\0"), max_size=8).filter(
+    lambda word: word != "--debug"  # asks for the trace
+)
+value = st.sampled_from(VALUES) | free_text
+
+
+@st.composite
+def commands(draw):
+    """A verb with its own options and any values, near enough to pass the parser often."""
+    verb = draw(st.sampled_from(sorted(VERBS)))
+    words = [*VERBS[verb].options.split()] if draw(st.booleans()) else []
+    words = [NAMES.get(word, word) for word in words]
+    for _ in range(draw(st.integers(0, 4))):
+        option = draw(st.sampled_from(OPTIONS[verb]))
+        given = draw(value)
+        if option in LENGTHS.get(verb, ()):
+            given = draw(st.sampled_from(["5", "0", "-1", "x", ""]))
+        at = draw(st.integers(0, len(words)))
+        words[at:at] = draw(st.sampled_from([[option, given], [option], [given]]))
+    return [verb, *words]
+
+
+#: The files of the examples, by those that are there.
+NAMES = {
+    **dict.fromkeys(["rows.csv"], "t.csv"),
+    **dict.fromkeys(["schema.toml"], "s.toml"),
+    **dict.fromkeys(["model.dpflow"], "m.dpflow"),
+    **dict.fromkeys(["1000", "24000", "30000"], "9"),
+}
+
+
+def _accept(*arguments, **options):
+    raise InputError(ACCEPTED)
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """A folder with a small job's files, where nothing trains or downloads."""
+    from dpflows.anomaly.ensemble import DPEnsembleDetector
+    from dpflows.estimators.flow import DPFlow
+    from dpflows.experiments import downloads, running
+    from dpflows.training.loop import Loop
+
+    monkeypatch.chdir(tmp_path)
+    for place in (DPFlow, DPEnsembleDetector):
+        monkeypatch.setattr(place, "fit", _accept)
+    monkeypatch.setattr(running, "run", _accept)
+    monkeypatch.setattr(downloads, "download", _accept)
+    monkeypatch.setattr(Loop, "run", _accept)
+    return tmp_path
+
+
+def _lay_out(folder) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    rows = np.random.default_rng().uniform(-4, 4, size=(20, 2))
+    np.savetxt("t.csv", rows, "%.5f", ",", header="x0,x1", comments="")
+    (folder / "s.toml").write_text(SCHEMA)
+    (folder / "folder").mkdir()
+    kinds = ["DPGaussian", "DPEnsembleDetector", "DPAnomalyDetector", "DPFlow"]
+    for name, kind in zip("medf", kinds, strict=True):
+        shutil.copy(FILES / f"{kind}.dpflow", folder / f"{name}.dpflow")
+
+
+def judge(code: int, out: str, err: str) -> None:
+    """What every answer of the command line must be."""
+    assert code in (0, 2), (code, err)
+    assert "Traceback" not in out + err
+    if code == 2 and ACCEPTED not in err:
+        assert err.startswith("error: "), err
+        assert err.count("\n") == 1, err
+        assert "\x1b" not in err
+
+
+def _said(words: list[str]) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(app, words)
+    return code, out.getvalue(), err.getvalue()
+
+
+def _fuzz(folder, examples: int) -> dict[int, int]:
+    codes: dict[int, int] = {}
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(words=commands() | st.lists(value | st.sampled_from(sorted(VERBS)), max_size=5))
+    def answers(words):
+        _lay_out(folder)
+        code, out, err = _said(words)
+        codes[code] = codes.get(code, 0) + 1
+        judge(code, out, err)
+
+    answers()
+    return codes
+
+
+def test_words_of_any_kind(bench):
+    assert _fuzz(bench, 150)[2] > 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_words_of_any_kind(bench):
+    codes = _fuzz(bench, 5_000)
+    note("command lines", {"cases": sum(codes.values()), "codes": codes})
+    assert codes[0] > 100
+    assert codes[2] > 1000
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_refuses_an_unknown_option_and_shows_its_help(bench, verb):
+    code, out, err = _said([verb, "--no-such-option"])
+    judge(code, out, err)
+    assert code == 2
+    assert _said([verb, "--help"])[0] == 0
+    assert os.listdir(bench) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err"),
+    [
+        (1, "", "error: this is a bug\n"),
+        (2, "", "error: one\nerror: two\n"),
+        (2, "", "no such option\n"),
+        (0, "Traceback (most recent call last)\n", ""),
+    ],
+)
+def test_the_judge_has_power(code, out, err):
+    with pytest.raises(AssertionError):
+        judge(code, out, err)
