@@ -1,8 +1,8 @@
 """Where the figures of a full run go, if somebody asks for them."""
 
+import fcntl
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 
@@ -11,12 +11,11 @@ def note(name: str, figures: dict[str, Any]) -> None:
     place = os.environ.get("DPFLOWS_FIGURES")
     if not place:
         return
-    # suites run in several processes, and each replaces the whole file
-    import fcntl
-
-    with open(f"{place}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        path = Path(place)
-        known = json.loads(path.read_text()) if path.exists() else {}
+    # suites run in several processes, and each writes the whole file
+    with open(place, "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = json.loads(file.read() or "{}")
         merged = known.get(name, {}) | figures
-        path.write_text(json.dumps(known | {name: merged}, indent=2))
+        file.truncate(0)
+        file.write(json.dumps(known | {name: merged}, indent=2))
