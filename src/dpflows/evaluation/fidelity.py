@@ -1,0 +1,142 @@
+"""How far the columns of generated rows, and pairs of them, are from those of real rows.
+
+All distances lie between 0, alike, and 1, as far apart as can be. Counts are taken in
+public bins that hold equal shares of the rows that the model itself generates.
+"""
+
+import itertools
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from dpflows.evaluation.measures import Figures, Measure, Rows, Subject
+from dpflows.privacy.mechanisms.counting import bin_counts
+
+#: Bins per column, and per column of a pair.
+BINS, PAIR_BINS = 16, 4
+
+Edges = Float64[np.ndarray, " edges"]
+Counts = Float64[np.ndarray, " bins"] | Int64[np.ndarray, " bins"]
+
+
+def public_edges(subject: Subject, bins: int = BINS) -> tuple[Edges, ...]:
+    """Bin edges of every column; the outermost are the declared bounds.
+
+    Guarantee:
+        Computed from generated rows and the schema alone: post-processing of the model.
+    """
+    schema, shares = subject.model.encoding_.schema, np.arange(1, bins) / bins
+    inner = np.quantile(subject.generated, shares, axis=0).T
+    ends = zip(inner, schema.lows(), schema.highs(), strict=True)
+    return tuple(np.unique(np.concatenate([[low], cuts, [high]])) for cuts, low, high in ends)
+
+
+def largest_gap(real: Counts, generated: Counts) -> float:
+    """Kolmogorov's distance at the edges of the bins.
+
+    Example:
+        >>> largest_gap(np.array([1.0, 1.0]), np.array([1.0, 0.0]))
+        0.5
+    """
+    return float(np.abs(np.cumsum(_shares(real) - _shares(generated))).max())
+
+
+def total_variation(real: Counts, generated: Counts) -> float:
+    """Half the sum of what the shares of the bins differ by.
+
+    Example:
+        >>> total_variation(np.array([2.0, 0.0]), np.array([1.0, 1.0]))
+        0.5
+    """
+    return float(np.abs(_shares(real) - _shares(generated)).sum() / 2)
+
+
+def _shares(counts: Counts) -> Float64[np.ndarray, " bins"]:
+    kept = np.maximum(np.asarray(counts, dtype=np.float64), 0.0)
+    total = kept.sum()
+    # noise may leave nothing; then nothing is known, and all bins are alike
+    return kept / total if total > 0 else np.full(len(kept), 1 / len(kept))
+
+
+def _by_column(subject: Subject) -> list[tuple[str, Counts, Counts]]:
+    columns = zip(
+        subject.names, public_edges(subject), subject.rows.T, subject.generated.T, strict=True
+    )
+    return [(name, bin_counts(a, cuts), bin_counts(b, cuts)) for name, cuts, a, b in columns]
+
+
+@final
+class Kolmogorov(Measure):
+    """The largest difference of each column's distribution functions, at the bins' edges."""
+
+    name = "kolmogorov"
+    title = "Kolmogorov distance"
+    each = "column"
+
+    def of(self, subject: Subject) -> Figures:
+        """One distance per column."""
+        return {name: largest_gap(a, b) for name, a, b in _by_column(subject)}
+
+
+@final
+class TotalVariation(Measure):
+    """The total variation between each column's shares of the bins."""
+
+    name = "total-variation"
+    title = "Total variation distance"
+    each = "column"
+
+    def of(self, subject: Subject) -> Figures:
+        """One distance per column."""
+        return {name: total_variation(a, b) for name, a, b in _by_column(subject)}
+
+
+@final
+class Correlations(Measure):
+    """Half the difference of each pair's correlation coefficients."""
+
+    name = "correlations"
+    title = "Difference of correlations"
+    each = "pair"
+
+    def of(self, subject: Subject) -> Figures:
+        """One difference per pair; a constant column correlates with nothing."""
+        gap = np.abs(_correlation(subject.rows) - _correlation(subject.generated)) / 2
+        return {_pair(subject, i, j): float(gap[i, j]) for i, j in _pairs(subject)}
+
+
+@final
+class PairCells(Measure):
+    """The total variation between the shares of the cells of each pair of columns."""
+
+    name = "pair-cells"
+    title = "Total variation of pairs"
+    each = "pair"
+
+    def of(self, subject: Subject) -> Figures:
+        """One distance per pair."""
+        edges = public_edges(subject, PAIR_BINS)
+        figures = {}
+        for i, j in _pairs(subject):
+            cells = [
+                np.histogram2d(rows[:, i], rows[:, j], bins=[edges[i], edges[j]])[0].ravel()
+                for rows in (subject.rows, subject.generated)
+            ]
+            figures[_pair(subject, i, j)] = total_variation(*cells)
+        return figures
+
+
+def _pairs(subject: Subject) -> list[tuple[int, int]]:
+    return list(itertools.combinations(range(len(subject.names)), 2))
+
+
+def _pair(subject: Subject, i: int, j: int) -> str:
+    return f"{subject.names[i]}, {subject.names[j]}"
+
+
+def _correlation(rows: Rows) -> Float64[np.ndarray, "d d"]:
+    centred = rows - rows.mean(axis=0)
+    deviation = centred.std(axis=0)
+    unit = np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > 0)
+    return unit.T @ unit / len(rows)

@@ -1,0 +1,254 @@
+"""Figures about private rows that may be published: noisy, priced and charged.
+
+Guarantee:
+    ``PrivateEvaluation.release`` makes exactly ``events``, which are known before a row is
+    used. Ranges and bins are computed from rows that the model generates, so they are
+    public where the model is. The number of rows is public.
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from dpflows.errors import InputError
+from dpflows.evaluation.fidelity import BINS, largest_gap, public_edges, total_variation
+from dpflows.evaluation.likelihood import LogLikelihood, public_range
+from dpflows.evaluation.measures import Figures, Subject
+from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.mechanisms import clipped_moments, noisy_histogram
+from dpflows.privacy.mechanisms.counting import COUNTING, bin_counts
+from dpflows.privacy.mechanisms.moments import moments_sensitivity
+from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.spending import Spending
+
+#: What a ledger is told.
+PURPOSE = "evaluate"
+
+
+class PrivateMeasure(abc.ABC):
+    """A measure that can be bought.
+
+    Attributes:
+        share: Its part of the squared budget.
+
+    Guarantee:
+        ``release`` makes exactly the events that ``events`` lists.
+    """
+
+    share: ClassVar[float]
+
+    @abc.abstractmethod
+    def events(self, columns: int, level: float) -> tuple[Event, ...]:
+        """What it costs at a level of noise that its share was taken into account of."""
+
+    @abc.abstractmethod
+    def release(
+        self, subject: Subject, level: float, entropy: Entropy
+    ) -> tuple[dict[str, Figures], tuple[Event, ...]]:
+        """The noisy figures by measure, and what was done to get them."""
+
+
+@final
+class PrivateLogLikelihood(PrivateMeasure):
+    """The mean log-density of rows, clipped to a public range.
+
+    Guarantee:
+        One Gaussian release on a lattice, by ``clipped_moments``.
+    """
+
+    share = 0.5
+
+    def events(self, columns: int, level: float) -> tuple[Event, ...]:
+        """One release of clipped moments."""
+        return (
+            GaussianEvent(
+                noise=_moment_noise(level),
+                sensitivity=moments_sensitivity(1),
+                purpose=LogLikelihood.name,
+            ),
+        )
+
+    def release(
+        self, subject: Subject, level: float, entropy: Entropy
+    ) -> tuple[dict[str, Figures], tuple[Event, ...]]:
+        """Mean, what the noise adds to its error, and the range."""
+        low, high = public_range(subject)
+        # a log-density below every range must not become a NaN, which would count as null
+        logs = np.clip(subject.logs(subject.rows), low, high).astype(np.float64)
+        found = clipped_moments(
+            logs[:, None],
+            np.array([low]),
+            np.array([high]),
+            noise=_moment_noise(level),
+            entropy=entropy,
+            purpose=LogLikelihood.name,
+        )
+        figures = {
+            "mean": float(found.value.mean[0]),
+            "standard_error": float(found.value.deviation[0]) / math.sqrt(len(logs)),
+            "error_of_noise": _moment_noise(level) * (high - low) / 2 / len(logs),
+            "clipped_below": low,
+            "clipped_above": high,
+        }
+        return {LogLikelihood.name: figures}, (found.event,)
+
+
+@final
+class PrivateMarginals(PrivateMeasure):
+    """Distances of columns from noisy counts in public bins.
+
+    Guarantee:
+        One histogram with two-sided geometric noise per column; the distances follow from
+        the noisy counts.
+    """
+
+    share = 0.5
+
+    def events(self, columns: int, level: float) -> tuple[Event, ...]:
+        """One noisy histogram per column."""
+        scale = _count_scale(level, columns)
+        return tuple(
+            DiscreteLaplaceEvent(scale=scale, sensitivity=COUNTING, purpose=_column(i))
+            for i in range(columns)
+        )
+
+    def release(
+        self, subject: Subject, level: float, entropy: Entropy
+    ) -> tuple[dict[str, Figures], tuple[Event, ...]]:
+        """Two distances per column."""
+        scale = _count_scale(level, len(subject.names))
+        edges = public_edges(subject)
+        found = [
+            noisy_histogram(values, cuts, scale=scale, entropy=entropy, purpose=_column(i))
+            for i, (values, cuts) in enumerate(zip(subject.rows.T, edges, strict=True))
+        ]
+        own = [bin_counts(v, cuts) for v, cuts in zip(subject.generated.T, edges, strict=True)]
+        counted = list(zip(subject.names, (one.value for one in found), own, strict=True))
+        figures = {
+            "kolmogorov": {name: largest_gap(a, b) for name, a, b in counted},
+            "total-variation": {name: total_variation(a, b) for name, a, b in counted},
+        }
+        return figures, tuple(one.event for one in found)
+
+
+PRIVATE_MEASURES: tuple[PrivateMeasure, ...] = (PrivateLogLikelihood(), PrivateMarginals())
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PrivateEvaluation(Spending):
+    """What a private evaluation will release, fixed before a row is used.
+
+    Attributes:
+        budget: What it may cost.
+        accountant: Who prices it.
+        rows: Public number of rows.
+        columns: Number of columns.
+        level: The noise of a release of sensitivity one that had the whole budget.
+
+    Guarantee:
+        ``events`` cost at most the budget, and ``release`` makes them and no others.
+
+    Example:
+        >>> plan = plan_evaluation(Budget(1.0, 1e-5), rows=1000, columns=2)
+        >>> len(plan.events), plan.guarantee().epsilon <= 1.0
+        (3, True)
+    """
+
+    budget: Budget
+    accountant: str
+    rows: int
+    columns: int
+    level: float
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Every release, in order."""
+        return _events(self.columns, self.level)
+
+    @property
+    def noise_distance(self) -> float:
+        """About the total variation that noise alone shows between equal columns."""
+        return (
+            BINS
+            * _count_scale(_with_share(self.level, PrivateMarginals()), self.columns)
+            / (2 * self.rows)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The declared split and its noise, ready for JSON."""
+        return {
+            "rows": self.rows,
+            "shares_of_squared_budget": {
+                "log-likelihood": PrivateLogLikelihood.share,
+                "marginals": PrivateMarginals.share,
+            },
+            "epsilon_by_itself": self.shares(),
+            "distance_of_noise_alone": self.noise_distance,
+        }
+
+    def release(self, subject: Subject, entropy: Entropy) -> dict[str, Figures]:
+        """Make the releases; call it once, after the charge."""
+        if subject.table.rows != self.rows or len(subject.names) != self.columns:
+            raise InputError("the evaluation was planned for a table of another shape")
+        figures: dict[str, Figures] = {}
+        made: list[Event] = []
+        for measure in PRIVATE_MEASURES:
+            found, events = measure.release(subject, _with_share(self.level, measure), entropy)
+            figures |= found
+            made += events
+        if tuple(made) != self.events:
+            raise RuntimeError("a private measure made other releases than it announced")
+        return figures
+
+
+def plan_evaluation(
+    budget: Budget, *, rows: int, columns: int, accountant: str = "pld"
+) -> PrivateEvaluation:
+    """Find the least noise that the budget allows; reads no row.
+
+    Args:
+        budget: What the evaluation may cost; must be finite.
+        rows: Public number of rows.
+        columns: Number of columns.
+        accountant: Who prices the releases.
+    """
+    if not budget.is_private:
+        raise InputError("epsilon must be finite for a private evaluation")
+    if rows < 2:
+        raise InputError(f"rows must be at least 2, got {rows}; nobody can hide in a table of one")
+    if budget.neighbours == "add-remove":
+        raise InputError("neighbours must be zero-out or replace-one: the number of rows is public")
+    level = calibrate_noise(budget, lambda noise: _events(columns, noise), accountant=accountant)
+    return PrivateEvaluation(budget, accountant, rows, columns, level)
+
+
+def _events(columns: int, level: float) -> tuple[Event, ...]:
+    parts: Sequence[tuple[Event, ...]] = [
+        measure.events(columns, _with_share(level, measure)) for measure in PRIVATE_MEASURES
+    ]
+    return tuple(event for part in parts for event in part)
+
+
+def _with_share(level: float, measure: PrivateMeasure) -> float:
+    """Costs go with the inverse square of the noise, so a share of them with its root."""
+    return level / math.sqrt(measure.share)
+
+
+def _moment_noise(level: float) -> float:
+    return level * moments_sensitivity(1).zero_out
+
+
+def _count_scale(level: float, columns: int) -> float:
+    """Each column has an equal part of the share."""
+    return level * math.sqrt(columns)
+
+
+def _column(index: int) -> str:
+    return f"marginal of column {index + 1}"
