@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dpflows.estimators.kernel import DPKernelDensity
     from dpflows.estimators.mixture import DPGaussianMixture
     from dpflows.privacy.guarantee import Budget, Guarantee
+    from dpflows.privacy.ledger import Ledger
     from dpflows.table.schema import Schema
 
 _HOMES = {
@@ -34,6 +35,7 @@ _HOMES = {
     "DPKernelDensity": "dpflows.estimators.kernel",
     "Guarantee": "dpflows.privacy.guarantee",
     "InputError": "dpflows.errors",
+    "Ledger": "dpflows.privacy.ledger",
     "Schema": "dpflows.table.schema",
     "load": "dpflows.anomaly.persistence",
 }
@@ -50,6 +52,7 @@ __all__ = [
     "DPKernelDensity",
     "Guarantee",
     "InputError",
+    "Ledger",
     "Schema",
     "__version__",
     "load",
