@@ -6,6 +6,7 @@ anew takes longer than a thousand mutations. The full-size run fits its own.
 
 import importlib
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,15 @@ def make(name: str) -> Any:
 
 
 def write(folder: Path, wanted: list[str]) -> None:
-    """Fit and save."""
+    """Fit, charge and save, so that the files carry receipts."""
+    from dpflows import Budget
+    from dpflows.privacy.ledger import Ledger
+
+    ledger = Ledger(Path(tempfile.mkdtemp()) / "l.ledger", cap=Budget(99.0, 1e-2))
     rows = np.random.default_rng().normal(size=(60, 2)).clip(*BOUNDS)
     for name in wanted:
         (folder / f"{name}.dpflow").unlink(missing_ok=True)
-        make(name).fit(rows).save(folder / f"{name}.dpflow")
+        make(name).fit(rows, ledger=ledger).save(folder / f"{name}.dpflow")
 
 
 def _estimator(name: str, **settings: Any) -> Any:
