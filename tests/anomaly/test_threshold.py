@@ -198,11 +198,11 @@ def test_a_fitted_prior_stays_fitted(monkeypatch):
     """A clone would lose what was fitted already, and so what it cost."""
     seen = []
 
-    def fit(self, X):
+    def fit(self, X, ledger, **options):
         seen.append(self)
         raise InputError("far enough")
 
-    monkeypatch.setattr(DPFlow, "fit", fit)
+    monkeypatch.setattr(DPFlow, "_fit", fit)
     prior = DPGaussianMixture(0.5, 1e-5, bounds=(-6, 6))
     prior.guarantee_ = density().fit(ROWS).guarantee_
     with pytest.raises(InputError, match="far enough"):
