@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from dpflows.evaluation.audit.findings import INTERNAL_STAMP, MEANING
-from evaluation.audit.sabotage import faint_noise
+from dpflows.evaluation.audit.findings import INTERNAL_STAMP, MEANING, Finding
 
 STEP = ("audit", "--way", "step", "--epsilon", 4, "--canaries", 2000)
 
@@ -26,13 +25,15 @@ def test_a_correct_step(dpflows):
     assert shown[4:] == [MEANING]
 
 
-def test_a_refuted_claim_is_loud_and_fails(dpflows):
-    with faint_noise(3.0):
-        code, out, _ = dpflows(*STEP, "--json")
+def test_a_refuted_claim_is_loud_and_fails(dpflows, monkeypatch):
+    caught = Finding(
+        "step", claimed=4.0, delta=1e-5, bound=9.0, confidence=0.95, largest=64, trials=9
+    )
+    monkeypatch.setattr("dpflows.evaluation.audit.audit_step", lambda *_, **__: caught)
+    code, out, _ = dpflows(*STEP, "--json")
     found = json.loads(out)
     assert code == 1
     assert found["flagged"]
-    assert found["bound"] > found["claimed"]
     assert found["verdict"].startswith("FLAGGED")
 
 

@@ -88,6 +88,7 @@ def test_rows_beyond_the_bounds_are_moved_and_counted(model):
     assert found["cells_beyond_bounds"] == 1
 
 
+@pytest.mark.long
 def test_one_column_has_no_pairs():
     rows = correlated()[:300, :1]
     model = DPGaussian(float("inf"), 1e-5, bounds=(-5, 5)).fit(rows)

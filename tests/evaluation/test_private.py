@@ -52,8 +52,7 @@ def test_noisy_figures_are_near_the_exact_ones(subject):
     found, exact = plan.release(subject, OS), evaluate(subject)
     likelihood = found["log-likelihood"]
     logs = np.clip(subject.logs(subject.rows), *public_range(subject))
-    # the mean is a ratio of two noisy sums
-    assert abs(likelihood["mean"] - logs.mean()) < 14 * likelihood["error_of_noise"]
+    assert abs(likelihood["mean"] - logs.mean()) < 7 * likelihood["error_of_noise"]
     assert likelihood["error_of_noise"] < 0.05
     for name in ("kolmogorov", "total-variation"):
         for column, value in found[name].items():
@@ -67,14 +66,6 @@ def test_a_model_of_another_law_is_noticed_through_the_noise(subject):
     plan = plan_evaluation(BUDGET, rows=5000, columns=2)
     near, far = (plan.release(one, OS)["kolmogorov"] for one in (subject, moved))
     assert all(far[name] > near[name] + 0.1 for name in near)
-
-
-def test_a_single_row_moves_the_clipped_sum_no_further_than_the_range(subject):
-    """A row of the lowest density counts like one at the end of the range."""
-    low, high = public_range(subject)
-    worst = np.array([[4.0, -4.0]])
-    assert subject.logs(worst)[0] < low + 0.2 * (high - low)
-    assert np.isfinite(np.clip(subject.logs(worst), low, high)).all()
 
 
 def test_releases_that_were_not_announced_are_refused(subject, monkeypatch):

@@ -89,10 +89,13 @@ class PrivateLogLikelihood(PrivateMeasure):
             entropy=entropy,
             purpose=LogLikelihood.name,
         )
+        mean, half = float(found.value.mean[0]), (high - low) / 2
+        # the mean is a noisy sum over a noisy count: the count's noise weighs as the mean does
+        weight = math.hypot(1.0, (mean - (low + high) / 2) / half)
         figures = {
-            "mean": float(found.value.mean[0]),
+            "mean": mean,
             "standard_error": float(found.value.deviation[0]) / math.sqrt(len(logs)),
-            "error_of_noise": _moment_noise(level) * (high - low) / 2 / len(logs),
+            "error_of_noise": _moment_noise(level) * half * weight / len(logs),
             "clipped_below": low,
             "clipped_above": high,
         }

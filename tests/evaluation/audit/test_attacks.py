@@ -1,8 +1,9 @@
 """Audits of the real training: quiet about correct code, loud about too little noise.
 
 False alarms: the theorem allows one in twenty for each audit in one run; by the Gaussian
-law of the scores it is below 1e-9, because the bound of correct code stays far below the
-claim. The bound on one step is tight, so it is tested at a confidence of 1 - 1e-6.
+law of the scores it is below 1e-6 at every size used here, because the bound of correct code
+stays far below the claim. The bound on one step is tight, so it is tested at a confidence of
+1 - 1e-6. Misses, by the same law: below 2e-5 where noise is three times too small.
 """
 
 import dataclasses
@@ -28,10 +29,10 @@ from evaluation.audit.sabotage import faint_noise, silent_counts
 
 OS = Entropy.from_os()
 SURELY = 1 - 1e-6
-CLAIM = Budget(2.0, 1e-6)
+CLAIM = Budget(2.0, 1e-5)
 
 
-def gradients(times=1.0, claim=CLAIM, canaries=2000, steps=30) -> Finding:
+def gradients(times=1.0, claim=CLAIM, canaries=2000, steps=60) -> Finding:
     with faint_noise(times):
         return audit_gradients(claim, Game(canaries), entropy=OS, steps=steps, rate=0.2)
 
@@ -49,7 +50,7 @@ def test_correct_training_is_not_flagged():
 
 
 def test_noise_three_times_too_small_is_flagged_in_one_run():
-    """The twin. It fails to flag with a chance below 1e-3 at this size."""
+    """The twin, with a miss rate of 3e-6 at this size."""
     assert gradients(times=3.0, canaries=5000).is_flagged
 
 
@@ -81,9 +82,9 @@ def test_steps_that_cannot_be_audited_are_refused(wrong):
 
 def histogram_audit() -> Finding:
     """Canaries with cells of their own: the rows a histogram shows most clearly."""
-    table = made_up_table(500, 3, OS)
-    estimator = DPHistogram(1.0, 1e-6, bounds=(-4, 4), bins=60)
-    return audit_rows(estimator, table, Game(400, guesses=100), entropy=OS, internal=False)
+    table = made_up_table(300, 3, OS)
+    estimator = DPHistogram(1.0, 1e-6, bounds=(-4, 4), bins=40)
+    return audit_rows(estimator, table, Game(200, guesses=60), entropy=OS, internal=False)
 
 
 def test_rows_hidden_in_a_histogram_are_not_found():
@@ -173,8 +174,8 @@ def test_full_size_noise_three_times_too_small_is_flagged(epsilon):
 @pytest.mark.long
 @pytest.mark.parametrize("score", ["density", "updates"])
 def test_full_size_rows_in_a_flow_are_not_found(score):
-    flow = DPFlow(1.0, 1e-5, bounds=(-4, 4), steps=200)
+    flow = DPFlow(1.0, 1e-5, bounds=(-4, 4), steps=100)
     table = made_up_table(1000, 10, OS)
-    found = audit_rows(flow, table, Game(300), entropy=OS, score=score, internal=False)
+    found = audit_rows(flow, table, Game(200), entropy=OS, score=score, internal=False)
     remember(f"audit: rows by {score}, epsilon 1", found)
     assert not found.is_flagged

@@ -115,8 +115,9 @@ def by_updates(watched: Watched, canaries: Rows) -> Scores:
         )
     blueprint = take_apart(watched.density.model)[1]
     rows = jnp.asarray(watched.density.normaliser.apply(canaries), jnp.result_type(float))
+    pulls = jax.jit(lambda at: _pulls(blueprint, at, rows))
     pairs = zip(watched.states, watched.states[1:], strict=False)
-    parts = [_explained(_pulls(blueprint, a, rows), _flat(b) - _flat(a)) for a, b in pairs]
+    parts = [_explained(pulls(a), _flat(b) - _flat(a)) for a, b in pairs]
     return np.sum(parts, axis=0, dtype=float)
 
 
