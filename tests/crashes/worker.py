@@ -138,9 +138,12 @@ class Moment:
 
 
 def phase(folder: Path) -> str:
-    """How far a run was when it was killed."""
+    """How far a run was when it was killed, by its files and its ledger together."""
+    told = states(folder)
     if not (folder / "run.part").exists():
-        return "not begun" if not (folder / "m").exists() else "finished"
+        expected = {"not begun": [], "finished": ["RESERVED", "RELEASED"]}
+        name = "finished" if (folder / "m").exists() else "not begun"
+        return name if told == expected[name] else "lost"
     ledger = Ledger(folder / "run.ledger", cap=CAP)
     header, arrays = read_model(folder / "run.part")
     state = ledger.state_of(header["run"])
@@ -153,18 +156,24 @@ def phase(folder: Path) -> str:
     return "trained" if any(a.shape == () and a == STEPS for a in arrays.values()) else "training"
 
 
+def states(folder: Path) -> list[str]:
+    """What happened in a run's ledger since it was made."""
+    return [entry.state for entry in Ledger(folder / "run.ledger", cap=CAP).history()[1:]]
+
+
 def outcome(folder: Path) -> dict[str, int | str]:
     """What a finished run left."""
     ledger = Ledger(folder / "run.ledger")
     ledger.verify()
-    states = Counter(entry.state for entry in ledger.history())
+    told = states(folder)
     header, arrays = read_model(folder / "m")
     receipt = header.pop("receipt")
     content = json.dumps([header, {k: a.tobytes().hex() for k, a in sorted(arrays.items())}])
     left = sorted(set(os.listdir(folder)) - {"m", "run.ledger"})
     return {
-        "charges": states["RESERVED"],
-        "releases": states["RELEASED"],
+        "charges": told.count("RESERVED"),
+        "releases": told.count("RELEASED"),
+        "ledger": " ".join(told),
         "model": hashlib.sha256(content.encode()).hexdigest(),
         "is_receipt_good": ledger.history()[receipt["entry"] - 1].head == receipt["head"],
         "left": " ".join(left),
@@ -191,16 +200,22 @@ def kill_often(place: Path, kills: int, bug: str) -> dict[str, object]:
     if bug == "forgetful":
         forgetful()
     phases: Counter[str] = Counter()
+    too_late = 0
     while sum(phases.values()) < kills:
         folders.append(place / f"run-{len(folders)}")
         folders[-1].mkdir()
         while one_life(folders[-1], _chance(age, trained))[0]:
-            phases[phase(folders[-1])] += 1
+            if (name := phase(folders[-1])) == "finished":
+                # Its model is safe and its run forgotten: another start would be another run.
+                too_late += 1
+                break
+            phases[name] += 1
             if sum(phases.values()) == kills:
                 one_life(folders[-1], Moment(600.0, in_training=False))
                 break
     spent = {"a whole life": age, "of it in training": trained}
-    return {"phases": phases, "seconds": spent, "runs": [outcome(folder) for folder in folders]}
+    counted = {"phases": phases, "too_late": too_late, "seconds": spent}
+    return counted | {"runs": [outcome(folder) for folder in folders]}
 
 
 if __name__ == "__main__":
