@@ -71,4 +71,4 @@ docs: $(VENV)/dev.stamp
 	@echo "open docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) demo docs/_build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) demo docs/_build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .jax_cache
