@@ -18,7 +18,7 @@ from crashes.runs import attempt, charges, check, content, histogram
 from dpflows.errors import InputError
 from dpflows.estimators import charging, flow
 from dpflows.training.loop import State
-from privacy.ledger.figures import record_figures
+from figures import note
 
 STATES = 5
 
@@ -102,7 +102,7 @@ def test_a_full_disk_at_every_moment(whole, tmp_path, monkeypatch, lasting):
     model, asked = whole
     count = try_points(range(len(asked)), tmp_path, monkeypatch, model, lasting=lasting)
     kind = "lasting" if lasting else "passing"
-    record_figures(f"full_disk_{kind}", {"fault_points": len(asked), "stopped": count})
+    note(f"full_disk_{kind}", {"fault_points": len(asked), "stopped": count})
     assert len(asked) >= 50
     assert count >= len(asked) - 1  # the last one of all comes when the model has its name
 
@@ -152,6 +152,6 @@ def test_a_real_disk_that_is_full(tmp_path):
         if outcomes[-10:].count("released") == 10:
             break
     figures = {"disks": len(outcomes), "refused": outcomes.count("refused")}
-    record_figures("full_disk_real", figures)
+    note("full_disk_real", figures)
     assert figures["refused"] >= 50
     assert outcomes.index("released") == figures["refused"]

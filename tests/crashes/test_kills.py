@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from privacy.ledger.figures import record_figures
+from figures import note
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -28,7 +28,7 @@ def killed(folder, kills, bug="none"):
 def test_two_hundred_kills_cost_one_charge_each_and_change_nothing(tmp_path):
     told = killed(tmp_path, 200)
     runs = told["runs"]
-    record_figures(
+    note(
         "training_kills",
         {
             "kills": sum(told["phases"].values()),

@@ -20,7 +20,7 @@ from dpflows.errors import InputError
 from dpflows.privacy.events import PureEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.ledger import Ledger
-from hostile.figures import note
+from figures import note
 from hostile.making import FILES
 
 ACCEPTED = "these words are good"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile.figures import note
+from figures import note
 from hostile.making import FILES
 
 PROGRAM = Path(__file__).with_name("fuzz_loader.py")

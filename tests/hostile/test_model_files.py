@@ -13,7 +13,7 @@ import pytest
 
 import dpflows
 from dpflows.errors import InputError
-from hostile.figures import note
+from figures import note
 from hostile.making import FILES, names, write
 from hostile.mutating import SENTINEL, mutated, opened, sealed
 

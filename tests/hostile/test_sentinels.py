@@ -19,7 +19,7 @@ from cli.test_sentinels import hits
 from dpflows.cli.main import app, run
 from dpflows.errors import InputError
 from dpflows.table import Schema, read_file
-from hostile.figures import note
+from figures import note
 
 COUNT = 1_000
 SCHEMA = """

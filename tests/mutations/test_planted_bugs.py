@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile.figures import note
+from figures import note
 from mutations.planted import BUGS, Bug
 
 ROOT = Path(__file__).parents[2]

@@ -148,3 +148,8 @@ def test_the_words_do_not_need_the_accounting_library():
         "assert not {'dp_accounting', 'opendp', 'jax'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_epsilon_next_to_nothing_is_printed_from_above():
+    tiny = Guarantee(1e-320, 1e-6, "zero-out", "pld", "bound", (), None, {})
+    assert tiny.privacy_statement().startswith("(1e-300, ")

@@ -56,6 +56,8 @@ def _rounded_up(value: float) -> str:
     """Four digits, never below the value: a promise must not shrink in print."""
     if value == 0:
         return "0"
+    # below this the unit itself would vanish
+    value = max(value, 1e-300)
     unit = 10.0 ** (math.floor(math.log10(value)) - 3)
     return f"{math.ceil(value / unit - 1e-9) * unit:.4g}"
 

@@ -7,9 +7,6 @@ stays far below the claim. The bound on one step is tight, so it is tested at a 
 """
 
 import dataclasses
-import json
-import os
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -26,6 +23,7 @@ from dpflows.flows.density import Density
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from evaluation.audit.sabotage import faint_noise, silent_counts
+from figures import note
 
 OS = Entropy.from_os()
 SURELY = 1 - 1e-6
@@ -139,12 +137,7 @@ def test_updates_need_a_flow_that_was_trained():
 
 
 def remember(name: str, found: Finding) -> None:
-    """Add a figure to the file that the caller asked for."""
-    if place := os.environ.get("DPFLOWS_FIGURES"):
-        path = Path(place)
-        figures = json.loads(path.read_text()) if path.exists() else {}
-        figures[name] = {**dataclasses.asdict(found), "flagged": found.is_flagged}
-        path.write_text(json.dumps(figures, indent=2))
+    note(name, {**dataclasses.asdict(found), "flagged": found.is_flagged})
 
 
 @pytest.mark.long

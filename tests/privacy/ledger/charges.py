@@ -14,3 +14,7 @@ def query(epsilon: float = 0.01, *, count: int = 1, purpose: str = "") -> PureEv
 def cap_for(count: int, *, accountant: str = "zcdp") -> Budget:
     """A cap with room for exactly ``count`` queries."""
     return Budget(epsilon_of([query(count=count)], delta=DELTA, accountant=accountant), DELTA)
+
+
+def store_of(place: str) -> str:
+    return "postgresql" if "://" in place else "sqlite"

@@ -14,8 +14,8 @@ from dpflows.privacy.events import GaussianEvent, SampledGaussianEvent, Selectio
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.ledger import Ledger, Receipt, State
 from dpflows.privacy.ledger.stores import STORES, open_store
-from privacy.ledger.charges import DELTA, cap_for, query
-from privacy.ledger.figures import named, record_figures
+from figures import note
+from privacy.ledger.charges import DELTA, cap_for, query, store_of
 
 DIGEST = "ab" * 32
 
@@ -283,7 +283,7 @@ def test_many_entries_are_answered_at_once(place, timed):
 
 @pytest.mark.long
 def test_ten_thousand_entries_are_answered_at_once(place, timed):
-    record_figures(named("ledger_entries", place), timed(place, 10_000))
+    note(f"ledger_entries, {store_of(place)}", timed(place, 10_000))
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from privacy.ledger.figures import named, record_figures
+from figures import note
+from privacy.ledger.charges import store_of
 
 STORM = Path(__file__).with_name("storm.py")
 
@@ -84,7 +85,7 @@ def test_kills_crowds_and_forks_on_a_server(server):
 )
 def test_a_thousand_kills(place, kills):
     [result] = _storm(("kills", {"place": place, "count": kills}), timeout=1800)
-    record_figures(named("ledger_kills", place), result)
+    note(f"ledger_kills, {store_of(place)}", result)
     _check_kills(result, kills)
 
 
@@ -93,5 +94,5 @@ def test_a_thousand_kills(place, kills):
 def test_sixteen_processes_and_a_cap_of_a_thousand(place):
     job = {"place": place, "processes": 16, "requests": 500, "room": 1000}
     [result] = _storm(("crowd", job), timeout=1800)
-    record_figures(named("ledger_crowd", place), result)
+    note(f"ledger_crowd, {store_of(place)}", result)
     _check_crowd(result, 1000)
