@@ -33,6 +33,7 @@ def test_two_hundred_kills_cost_one_charge_each_and_change_nothing(tmp_path):
         {
             "kills": sum(told["phases"].values()),
             "runs": len(runs) - 2,
+            "runs_killed_at_least_once": told["killed"],
             "when": told["phases"],
             "kills_of_finished_runs_not_counted": told["too_late"],
             "runs_by_charges": Counter(str(run["charges"]) for run in runs[2:]),

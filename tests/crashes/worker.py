@@ -200,7 +200,7 @@ def kill_often(place: Path, kills: int, bug: str) -> dict[str, object]:
     if bug == "forgetful":
         forgetful()
     phases: Counter[str] = Counter()
-    too_late = 0
+    too_late, killed = 0, set()
     while sum(phases.values()) < kills:
         folders.append(place / f"run-{len(folders)}")
         folders[-1].mkdir()
@@ -210,11 +210,12 @@ def kill_often(place: Path, kills: int, bug: str) -> dict[str, object]:
                 too_late += 1
                 break
             phases[name] += 1
+            killed.add(folders[-1])
             if sum(phases.values()) == kills:
                 one_life(folders[-1], Moment(600.0, in_training=False))
                 break
     spent = {"a whole life": age, "of it in training": trained}
-    counted = {"phases": phases, "too_late": too_late, "seconds": spent}
+    counted = {"phases": phases, "too_late": too_late, "seconds": spent, "killed": len(killed)}
     return counted | {"runs": [outcome(folder) for folder in folders]}
 
 
