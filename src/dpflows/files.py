@@ -72,7 +72,7 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, target)
-        _sync_folder(target.parent)
+        sync(target.parent)
 
 
 def write_model(
@@ -157,10 +157,12 @@ def _temporary_beside(target: Path) -> Iterator[str]:
             os.unlink(name)
 
 
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
+def sync(path: str | os.PathLike[str]) -> None:
+    """Return when a file, or the names in a folder, are on disk."""
+    # elsewhere a folder cannot be opened, and need not be
+    if os.name != "posix" and os.path.isdir(path):
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

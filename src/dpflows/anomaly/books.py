@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.files import read_model, write_model
+from dpflows.files import read_model, sync, write_model
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import Event
 from dpflows.privacy.ledger import Ledger
@@ -139,7 +139,7 @@ class _Sheet(Page):
         descriptor = os.open(successor, os.O_RDONLY | os.O_CLOEXEC)
         _lock(descriptor)
         os.replace(successor, self._path)
-        _sync(self._path.parent)
+        sync(self._path.parent)
         self._header[_ENTRY] = entry
         self.taken = taken
         os.close(self._descriptor)
@@ -270,11 +270,3 @@ def _is_current(path: Path, descriptor: int) -> bool:
         return False
     held = os.fstat(descriptor)
     return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dpflows.errors import InputError
+from dpflows.files import sync
 from dpflows.privacy.ledger.ledger import Ledger
 from dpflows.privacy.ledger.receipts import Receipt
 
@@ -58,8 +59,8 @@ def publish(
     target, pending = Path(path), pending_name(path, receipt.run)
     with _removed_on_failure(pending):
         write(pending)
-        _sync(pending)
-        _sync(pending.parent)
+        sync(pending)
+        sync(pending.parent)
         artefact = _digest(pending)
     with _removed_if_unmarked(ledger, receipt.run, pending):
         marked = ledger.release(receipt, artefact=artefact)
@@ -115,7 +116,7 @@ def _removed_if_unmarked(ledger: Ledger, run: str, pending: Path) -> Iterator[No
 
 def _reveal(pending: Path, target: Path) -> None:
     os.replace(pending, target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def _holds(path: Path, digest: str) -> bool:
@@ -125,13 +126,3 @@ def _holds(path: Path, digest: str) -> bool:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    if path.is_dir() and os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
