@@ -156,7 +156,8 @@ def _change_header(chance: random.Random, content: Content) -> None:
         tree *= chance.choice([0, 2, 1000])
     elif way == 5 and isinstance(tree[key], int | float):
         factor = chance.choice([-1, 0, 0.5, 2, 10, 1000, 10**6, 1e-6, 1e300])
-        tree[key] = chance.choice([int, float])(min(max(tree[key] * factor, -1e308), 1e308))
+        near = min(max(tree[key], -(10**300)), 10**300)
+        tree[key] = chance.choice([int, float])(min(max(near * factor, -1e308), 1e308))
     else:
         tree[key] = copy.deepcopy(chance.choice(VALUES))
 
