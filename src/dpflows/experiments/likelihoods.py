@@ -23,7 +23,12 @@ LONG_RUN_FOLDS = 3
 
 
 def pieces(
-    dataset: str, methods: Sequence[str], folds: int, epsilons: Sequence[float]
+    dataset: str,
+    methods: Sequence[str],
+    folds: int,
+    epsilons: Sequence[float],
+    *,
+    long_run_folds: int = LONG_RUN_FOLDS,
 ) -> list[Job]:
     """One job per method, fold and budget; one per method and fold where a run serves them all.
 
@@ -37,7 +42,7 @@ def pieces(
     for method in methods:
         once = method in ALL_AT_ONCE or not METHODS[method].is_private
         budgets = [tuple(epsilons)] if once else [(epsilon,) for epsilon in epsilons]
-        count = min(folds, LONG_RUN_FOLDS) if method in ALL_AT_ONCE else folds
+        count = min(folds, long_run_folds) if method in ALL_AT_ONCE else folds
         jobs += [Job(dataset, method, fold, b) for fold in range(1, count + 1) for b in budgets]
     return jobs
 
@@ -92,10 +97,11 @@ class Likelihoods(Experiment):
     epsilons: tuple[float, ...]
     folds: int = 10
     methods: tuple[str, ...] = ("ours", "ours-flow", "dp-mog", "paper-recipe")
+    long_run_folds: int = LONG_RUN_FOLDS
 
     def jobs(self, folds: int, epsilons: Sequence[float]) -> list[Job]:
         """Ours first."""
-        return pieces(self.name, self.methods, folds, epsilons)
+        return pieces(self.name, self.methods, folds, epsilons, long_run_folds=self.long_run_folds)
 
     def measure(self, job: Job, desk: Desk) -> list[Measurement]:
         """Fit, or find, the models of a job and score the fold's test rows."""
