@@ -40,12 +40,14 @@ _LOOKS = 60
 Claim = tuple[str, float]
 
 
-def recipe_steps(accountant: str, epsilon: float, *, rows: int, delta: float) -> int:
+def recipe_steps(
+    accountant: str, epsilon: float, *, rows: int, delta: float, reach: float = 1.0
+) -> int:
     """How many steps the paper's accountants allow at an epsilon.
 
-    Both take one row to move the sum by the clipping norm; under the paper's own
-    definition, one row exchanged for another, it moves by twice that. ``gdp-clt`` is an
-    estimate besides.
+    Both take one row to move the sum by the clipping norm, a ``reach`` of one; under the
+    paper's own definition, one row exchanged for another, it moves by twice that.
+    ``gdp-clt`` is an estimate besides.
 
     Example:
         >>> recipe_steps("gdp-clt", 1.0, rows=24_059, delta=1.52e-5)
@@ -54,6 +56,7 @@ def recipe_steps(accountant: str, epsilon: float, *, rows: int, delta: float) ->
         2198
     """
     event = recipe_event(rows)
+    event = dataclasses.replace(event, noise_multiplier=event.noise_multiplier / reach)
     if accountant == "ma":
         return moments_steps(event, epsilon, delta)
     return calibrate_steps(
@@ -139,7 +142,7 @@ def recipe_flow(epsilon: float, delta: float, box: tuple[Vector, Vector]) -> DPF
     )
 
 
-def allowed_steps(claim: Claim, rows: int, delta: float) -> int:
+def allowed_steps(claim: Claim, rows: int, delta: float, *, reach: float = 1.0) -> int:
     """How long the run of a claim lasts; whole chunks only, so that it can be looked at there.
 
     Example:
@@ -147,8 +150,8 @@ def allowed_steps(claim: Claim, rows: int, delta: float) -> int:
         True
     """
     accountant, epsilon = claim
-    allowed = min(recipe_steps(accountant, epsilon, rows=rows, delta=delta), MOST_STEPS)
-    return max(allowed // CHUNK, 1) * CHUNK
+    allowed = recipe_steps(accountant, epsilon, rows=rows, delta=delta, reach=reach)
+    return max(min(allowed, MOST_STEPS) // CHUNK, 1) * CHUNK
 
 
 class Snapshots:
