@@ -26,7 +26,9 @@ napoleon_numpy_docstring = False
 napoleon_custom_sections = ["Guarantee"]
 
 # scikit-learn adds these to every estimator; they are not ours to describe
-autodoc_default_options["exclude-members"] = "set_fit_request, set_predict_request, set_score_request"
+autodoc_default_options["exclude-members"] = (
+    "set_fit_request, set_predict_request, set_score_request"
+)
 
 
 def escape_bars(app, what, name, obj, options, lines):

@@ -30,7 +30,13 @@ from dpflows.experiments.reporting import curves_of
 from dpflows.experiments.running import Experiment, Job, Measurement
 from dpflows.experiments.shelf import Desk
 from dpflows.experiments.tables import Rows, Vector
-from dpflows.experiments.trajectory import Claim, Snapshots, allowed_steps, recipe_flow
+from dpflows.experiments.trajectory import (
+    Claim,
+    Snapshots,
+    allowed_steps,
+    recipe_flow,
+    recipe_steps,
+)
 from dpflows.flows.base import gaussian, uniform_box
 from dpflows.flows.density import BACKGROUND_WEIGHT, Defended
 from dpflows.flows.layers import BoundedAffine, RowMap
@@ -173,7 +179,11 @@ def _scores(
     """Mean log-density of standardised test rows at every budget."""
     reach = 2.0 if PARTS[job.method].replaced else 1.0
     claims = [(name, epsilon) for name in ("gdp-clt", "ma") for epsilon in job.epsilons]
-    stops = {claim: allowed_steps(claim, len(rows), delta, reach=reach) for claim in claims}
+    stops = {
+        claim: allowed_steps(claim, len(rows), delta, reach=reach)
+        for claim in claims
+        if recipe_steps(*claim, rows=len(rows), delta=delta, reach=reach) > 0
+    }
     entropy = Entropy.from_os()
     box = (corners[0], corners[1])
     flow = recipe_flow(max(job.epsilons), delta, box).set_params(steps=max(stops.values()))
