@@ -11,7 +11,6 @@ about a fifth of the steps.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import final
 
 import equinox as eqx
@@ -24,9 +23,7 @@ from flowjax.distributions import Transformed
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from dpflows.estimators.base import key_of
-from dpflows.evaluation.curves import against_epsilon
 from dpflows.experiments.paper import RECIPE, published
-from dpflows.experiments.reporting import curves_of
 from dpflows.experiments.running import Experiment, Job, Measurement
 from dpflows.experiments.shelf import Desk
 from dpflows.experiments.tables import Rows, Vector
@@ -159,12 +156,6 @@ class RecipeParts(Experiment):
             _figure(job, claim, table.delta, value + log_unit, seconds)
             for claim, value, seconds in _scores(job, rows, held_out, corners, table.delta)
         ]
-
-    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
-        """Likelihood against epsilon."""
-        path = folder / f"{self.name}.png"
-        against_epsilon(curves_of(found), path, label="test log-likelihood", title=self.title)
-        return [path]
 
 
 def _units(rows: Rows, parts: Parts) -> tuple[Vector, Vector]:
