@@ -55,6 +55,7 @@ def test_the_test_catches_rows_that_come_by_a_file():
     assert [by_file for _, by_file, _ in found] == [True, True]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_dask():
     pytest.importorskip("distributed", reason="the extra dask is not installed")

@@ -74,13 +74,14 @@ def test_a_flow_can_vote(rows, k):
     assert detector.answer([9.0, 9.0]) is False
 
 
-def test_of_ten_thousand_questions_from_eight_threads_a_hundred_are_answered(rows):
+@pytest.mark.parametrize("each", [25, pytest.param(1250, marks=pytest.mark.long)])
+def test_of_many_questions_from_eight_threads_a_hundred_are_answered(rows, each):
     detector = ensemble(total_budget=Budget(cost_of(100), 1e-6)).fit(rows)
     assert detector.remaining_queries() == 100
     told = []
 
     def ask():
-        for _ in range(1250):
+        for _ in range(each):
             with contextlib.suppress(BudgetError):
                 told.append(detector.answer(CENTRE))
 

@@ -57,7 +57,7 @@ def test_a_hopeless_budget_allows_no_steps(capsys):
     assert rows["pld", "poisson", "replace-one"]["steps"] == 0
 
 
-@pytest.mark.parametrize("name", ["curve.png", "curve.svg"])
+@pytest.mark.parametrize("name", ["curve.png", pytest.param("curve.svg", marks=pytest.mark.long)])
 def test_the_picture_is_written(tmp_path, capsys, name):
     path = tmp_path / name
     printed(capsys, "--steps", "200", "--sampling", "poisson", "--plot", str(path))

@@ -123,7 +123,7 @@ def bench(job, tmp_path, monkeypatch):
 
 
 def test_generated_bad_files_schemas_and_models(bench):
-    _fuzz(800, bench)
+    _fuzz(250, bench)
 
 
 @pytest.mark.long

@@ -156,7 +156,10 @@ sys.exit(run(app, sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(("number", "left"), [(signal.SIGINT, 0), (signal.SIGKILL, 1)])
+@pytest.mark.parametrize(
+    ("number", "left"),
+    [pytest.param(signal.SIGINT, 0, marks=pytest.mark.long), (signal.SIGKILL, 1)],
+)
 def test_a_killed_verb_leaves_no_half_of_an_output(job, tmp_path, number, left):
     """An interrupt cleans up; a kill leaves at most a file under a temporary name."""
     target = tmp_path / "s.csv"

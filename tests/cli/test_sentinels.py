@@ -152,6 +152,7 @@ def _check_job(contents: dict[str, bytes]) -> None:
     assert sum(map(len, programs)) > 1_000_000  # unpacked, or the search would be blind
 
 
+@pytest.mark.long
 def test_no_planted_value_is_found_in_anything_a_job_leaves_or_says(tmp_path):
     for attempt in range(RUNS):
         folder = tmp_path / str(attempt)

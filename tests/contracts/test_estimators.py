@@ -226,7 +226,10 @@ HOSTILE = {
 
 
 @every_estimator
-@pytest.mark.parametrize("table", HOSTILE)
+@pytest.mark.parametrize(
+    "table",
+    ["beyond the bounds", *(pytest.param(t, marks=pytest.mark.long) for t in list(HOSTILE)[1:])],
+)
 def test_hostile_rows_do_not_break_it(name, table):
     estimator = make(name).fit(HOSTILE[table])
     assert np.isfinite(estimator.score_samples(ROWS)).all()

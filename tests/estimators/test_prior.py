@@ -50,12 +50,16 @@ def test_the_prior_and_the_steps_share_one_budget(refined):
     assert promise.epsilon < apart
 
 
+@pytest.mark.long
 def test_an_untrained_flow_is_as_good_as_its_prior(refined):
     plain = DPFlow(2.0, 1e-4, bounds=(-4, 4), architecture=SMALL, steps=5, batch_size=50).fit(ROWS)
     assert refined.score(ROWS) > plain.score(ROWS) + 0.5
 
 
-@pytest.mark.parametrize("changes", [{}, {"trainable_prior": True}, {"prior_share": 1.0}])
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param({}, marks=pytest.mark.long), {"trainable_prior": True}, {"prior_share": 1.0}],
+)
 def test_a_refined_prior_survives_a_file(changes, tmp_path):
     fitted = flow(**changes).fit(ROWS)
     fitted.save(tmp_path / "model.dpflow")
@@ -87,7 +91,9 @@ def test_asking_for_a_flow_gives_one(setting):
     assert flow(**settled).plan(24_000, 2).steps == 0
 
 
-@pytest.mark.parametrize("name", ["private", "paper-not-private"])
+@pytest.mark.parametrize(
+    "name", ["private", pytest.param("paper-not-private", marks=pytest.mark.long)]
+)
 def test_a_start_from_the_rows_is_paid_for_or_stamped(name):
     fitted = flow(prior=None, initialisation=name).fit(ROWS)
     paid = "initialisation of layer 1" in {event.purpose for event in fitted.guarantee_.events}
@@ -109,6 +115,7 @@ def test_a_prior_without_privacy_stamps_what_is_made_of_it_unless_it_is_public()
     assert {event.purpose for event in public.guarantee_.events} == {"training"}
 
 
+@pytest.mark.long
 def test_training_moves_the_prior_only_on_request():
     still, moved = (
         flow(learning_rate=0.05, trainable_prior=trainable).fit(ROWS) for trainable in (False, True)

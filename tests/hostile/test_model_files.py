@@ -70,8 +70,8 @@ def test_mutations_are_many_and_repeatable():
     assert mutants == [mutated(random.Random(seed), content)[1] for seed in range(200)]
 
 
-def test_fifteen_hundred_mutations(folder):
-    _check(_loaded(folder, 1_500, seconds=250), 1_500)
+def test_some_mutations(folder):
+    _check(_loaded(folder, 500, seconds=250), 500)
 
 
 @pytest.mark.long
