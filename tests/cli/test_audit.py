@@ -55,6 +55,10 @@ def test_a_given_table_makes_the_finding_internal(dpflows, job):
         (["rows.csv"], "--way rows"),
         (["rows.csv", "--way", "rows"], "--schema"),
         (["--way", "rows", "--score", "luck"], "score"),
+        (["--score", "updates"], "--way rows"),
+        (["--way", "step", "--prior", "none"], "--way rows"),
+        (["--way", "step", "--guesses", "5"], "--way gradients or rows"),
+        (["--way", "step", "--steps", "5"], "--way gradients or rows"),
     ],
 )
 def test_mistakes_are_one_line(refused, words, hint):

@@ -15,25 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_sentinels import hits
+from cli.test_sentinels import SCHEMA, hits
 from dpflows.cli.main import app, run
 from dpflows.errors import InputError
 from dpflows.table import Schema, read_file
 from figures import note
 
 COUNT = 1_000
-SCHEMA = """
-[columns.dose]
-kind = "continuous"
-min = 0
-max = 1e8
-
-[columns.count]
-kind = "integer"
-min = 0
-max = 1000000000000
-"""
-
 #: A job that keeps its checkpoint, which a finished run would remove.
 JOB = """
 import json, logging, sys

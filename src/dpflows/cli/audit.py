@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 #: Canaries, or repetitions of a step, where their number is not given.
 SIZES = {"gradients": 5000, "rows": 500, "step": 100_000}
+#: Which attacks look at a setting.
+_SETTINGS = {
+    "score": ("rows",),
+    "prior": ("rows",),
+    "guesses": ("gradients", "rows"),
+    "steps": ("gradients", "rows"),
+}
 #: The made-up table of an audit by rows.
 MADE_UP_ROWS, MADE_UP_COLUMNS = 2000, 10
 
@@ -31,7 +38,9 @@ def audit(
     ] = None,
     guesses: Annotated[int | None, typer.Option(help="Else the best number, planned.")] = None,
     confidence: Annotated[float, typer.Option(help="Of the lower bound.")] = 0.95,
-    score: Annotated[str, typer.Option(help="Of rows: density or updates.")] = "density",
+    score: Annotated[
+        str | None, typer.Option(help="Of rows: density, unless given, or updates.")
+    ] = None,
     steps: settings.Steps = None,
     prior: settings.Prior = None,
     schema: Annotated[
@@ -44,13 +53,16 @@ def audit(
     """Attack training; a lower bound on epsilon beside the claim."""
     settings.check_limits(epsilon=epsilon, delta=delta, steps=steps)
     _check(way, rows, schema, canaries, epsilon)
+    _check_ways(way, score=score, prior=prior, guesses=guesses, steps=steps)
     if way != "rows":
         finding = _attack(way, epsilon, delta, canaries or SIZES[way], guesses, confidence, steps)
     else:
         source, declared = _table(rows, schema, drop_extra, no_header)
         given = dict(epsilon=epsilon, delta=delta, steps=steps, prior=prior)
         game = (canaries or SIZES[way], guesses, confidence)
-        finding = _attack_rows(source, declared, given, game, score, internal=rows is not None)
+        finding = _attack_rows(
+            source, declared, given, game, score or "density", internal=rows is not None
+        )
     _tell(finding, as_json=as_json)
     if finding.is_flagged:
         # the code of a bug in dpflows, which is what a refuted claim is
@@ -71,6 +83,13 @@ def _check(
         raise InputError(f"canaries must lie between 2 and 1e+07, got {canaries}")
     if epsilon == float("inf"):
         raise InputError("epsilon must be finite: without a claim there is nothing to refute")
+
+
+def _check_ways(way: str, **given: Any) -> None:
+    """Refuse what the attack would not look at."""
+    for name, value in given.items():
+        if value is not None and way not in _SETTINGS[name]:
+            raise InputError(f"--{name} belongs to --way {' or '.join(_SETTINGS[name])}; remove it")
 
 
 def _attack(
