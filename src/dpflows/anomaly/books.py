@@ -10,9 +10,8 @@ from typing import Any, final
 
 import numpy as np
 
-from dpflows.errors import BudgetError, InputError
+from dpflows.errors import InputError
 from dpflows.files import read_model, sync, write_model
-from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import Event
 from dpflows.privacy.ledger import Ledger
 
@@ -203,24 +202,8 @@ class _Account(Page):
 
     def require(self, count: int) -> None:
         """Refuse what would pass the ledger's cap."""
-        if count < 1:
-            return
-        ledger, charged = (
-            self._ledger,
-            [e for entry in self._ledger.history() for e in entry.events],
-        )
-        epsilon = epsilon_of(
-            [*charged, self._charges(count)],
-            delta=ledger.cap.delta,
-            neighbours=ledger.cap.neighbours,
-            accountant=ledger.accountant,
-        )
-        if not epsilon <= ledger.cap.epsilon:
-            raise BudgetError(
-                f"the ledger's cap is epsilon {ledger.cap.epsilon:g}, and with the answers that "
-                f"were asked for it could be {epsilon:.4g}; none was answered and nothing was "
-                "charged"
-            )
+        if count > 0:
+            self._ledger.require_room([self._charges(count)])
 
     def _charges(self, count: int) -> Event:
         return dataclasses.replace(self._price, count=count)
