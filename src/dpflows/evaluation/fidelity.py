@@ -5,11 +5,13 @@ public bins that hold equal shares of the rows that the model itself generates.
 """
 
 import itertools
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from dpflows.evaluation.coding import Codes, Codings, Columns
 from dpflows.evaluation.measures import Figures, Measure, Rows, Subject
 from dpflows.privacy.mechanisms.counting import bin_counts
 
@@ -57,6 +59,69 @@ def _shares(counts: Counts) -> Float64[np.ndarray, " bins"]:
     total = kept.sum()
     # noise may leave nothing; then nothing is known, and all bins are alike
     return kept / total if total > 0 else np.full(len(kept), 1 / len(kept))
+
+
+def column_errors(real: Columns, generated: Columns, codings: Codings) -> Figures:
+    """The total variation of every column, in the bins of its coding.
+
+    Example:
+        >>> from dpflows.evaluation.coding import Coding
+        >>> from dpflows.table.columns import Column
+        >>> codings = {"ill": Coding(Column("ill", "boolean"))}
+        >>> real, generated = np.array([True, False]), np.array([True, True])
+        >>> column_errors({"ill": real}, {"ill": generated}, codings)
+        {'ill': 0.5}
+    """
+    return {names[0]: error for names, error in subset_errors(real, generated, codings, 1).items()}
+
+
+def pair_errors(
+    real: Columns, generated: Columns, codings: Codings
+) -> dict[tuple[str, ...], float]:
+    """The total variation of every pair of columns, in the cells of their codings.
+
+    Example:
+        >>> from dpflows.evaluation.coding import Coding
+        >>> from dpflows.table.columns import Column
+        >>> codings = {name: Coding(Column(name, "boolean")) for name in ("ill", "old")}
+        >>> cells = np.array([True, False])
+        >>> pair_errors({"ill": cells, "old": cells}, {"ill": cells, "old": ~cells}, codings)
+        {('ill', 'old'): 1.0}
+    """
+    return subset_errors(real, generated, codings, 2)
+
+
+def subset_errors(
+    real: Columns,
+    generated: Columns,
+    codings: Codings,
+    size: int,
+    *,
+    chosen: Sequence[tuple[str, ...]] | None = None,
+) -> dict[tuple[str, ...], float]:
+    """The total variation of sets of columns, in the cells of their codings.
+
+    Args:
+        real: Cells by column.
+        generated: Cells by column.
+        codings: The bins of every column.
+        size: How many columns a set has.
+        chosen: The sets, if not all.
+    """
+    codes = [{name: codings[name].codes(of[name]) for name in codings} for of in (real, generated)]
+    sets = itertools.combinations(codings, size) if chosen is None else chosen
+    return {names: _cell_distance(codes, codings, names) for names in sets}
+
+
+def _cell_distance(
+    codes: Sequence[dict[str, Codes]], codings: Codings, names: tuple[str, ...]
+) -> float:
+    sizes = [codings[name].size for name in names]
+    cells = [np.ravel_multi_index([of[name] for name in names], sizes) for of in codes]
+    # only cells that hold a row are counted: three columns of many labels have millions
+    seen, place = np.unique(np.concatenate(cells), return_inverse=True)
+    counts = [np.bincount(part, minlength=len(seen)) for part in np.split(place, [len(cells[0])])]
+    return total_variation(counts[0], counts[1])
 
 
 def _by_column(subject: Subject) -> list[tuple[str, Counts, Counts]]:

@@ -1,0 +1,191 @@
+"""Cells of every kind as codes of public bins, so that rows of any table can be counted."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import final
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float64, Int64
+
+from dpflows.errors import InputError
+from dpflows.table.cells import seconds
+from dpflows.table.columns import Column
+from dpflows.table.schema import Schema
+
+#: Cells by column: float64, labels or ``None``, truth values, or dates.
+Columns = Mapping[str, np.ndarray]
+Codes = Int64[np.ndarray, " rows"]
+
+#: How a bin of no value is called.
+MISSING, UNDECLARED = "missing", "not declared"
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Coding:
+    """The bins of one column, numbered from zero.
+
+    Labels and truth values are bins as they are declared, followed by one for labels that
+    are not. Numbers and dates lie between cuts; those beyond the bounds count as the
+    bounds. Missing cells are the last bin of a nullable column.
+
+    Attributes:
+        column: What is declared.
+        cuts: Where the bins of numbers meet, increasing; a cut belongs to the bin above it.
+
+    Guarantee:
+        Bins depend on the declaration and the cuts alone, and a code on its own cell alone.
+
+    Example:
+        >>> coding = Coding(Column("age", "integer", min=0, max=99, nullable=True), (18.0, 65.0))
+        >>> coding.codes(np.array([3.0, 18.0, 200.0, np.nan])).tolist(), coding.size
+        ([0, 1, 2, 3], 4)
+        >>> coding = Coding(Column("sex", "categorical", categories=("F", "M")))
+        >>> coding.codes(np.array(["M", "X"], dtype=object)).tolist()
+        [1, 2]
+    """
+
+    column: Column
+    cuts: tuple[float, ...] = ()
+
+    @property
+    def labels(self) -> tuple[object, ...]:
+        """The labels or truth values that are bins; none for numbers and dates."""
+        if self.column.kind == "boolean":
+            return (False, True)
+        return self.column.categories or ()
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the order of the bins means something."""
+        return self.column.kind != "categorical"
+
+    @property
+    def size(self) -> int:
+        """How many bins there are."""
+        return self._filled + self._has_undeclared + self.column.nullable
+
+    def codes(self, cells: np.ndarray) -> Codes:
+        """The bin of every cell."""
+        missing = is_missing(cells)
+        if missing.any() and not self.column.nullable:
+            raise InputError(f"column {self.column.name!r} has missing cells; declare it nullable")
+        found = np.full(len(cells), self.size - 1)
+        found[~missing] = self._find(cells[~missing])
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the bins are called, for a reader."""
+        shown = tuple(str(label) for label in self.labels) if self.labels else self._intervals()
+        extra = (UNDECLARED,) * self._has_undeclared + (MISSING,) * self.column.nullable
+        return (*shown, *extra)
+
+    @property
+    def _filled(self) -> int:
+        return len(self.labels) or len(self.cuts) + 1
+
+    @property
+    def _has_undeclared(self) -> bool:
+        return self.column.kind == "categorical"
+
+    def _find(self, cells: np.ndarray) -> Codes:
+        if not self.labels:
+            values = numbers(cells, self.column)
+            return np.searchsorted(np.array(self.cuts), values, side="right").astype(np.int64)
+        found = pd.Index(self.labels, dtype=object).get_indexer(pd.Index(cells, dtype=object))
+        return np.where(found < 0, self._filled, found).astype(np.int64)
+
+    def _intervals(self) -> tuple[str, ...]:
+        if not self.cuts:
+            return ("all",)
+        shown = [_shown(cut, self.column) for cut in self.cuts]
+        middle = [f"{low} to {high}" for low, high in zip(shown, shown[1:], strict=False)]
+        return (f"below {shown[0]}", *middle, f"from {shown[-1]}")
+
+
+Codings = dict[str, Coding]
+
+
+def coding_of(column: Column, cells: np.ndarray, bins: int) -> Coding:
+    """A coding whose bins hold equal shares of the given cells, if they are numbers or dates.
+
+    Guarantee:
+        Private if the cells are. From rows that a model generates, or with labels and truth
+        values, it is public where the model is.
+
+    Example:
+        >>> coding_of(Column("dose", "continuous", min=0, max=8), np.arange(8.0), 2).cuts
+        (3.5,)
+    """
+    if column.kind in ("categorical", "boolean"):
+        if not column.is_declared:
+            raise InputError(f"column {column.name!r} has no categories; declare them")
+        return Coding(column)
+    values = numbers(cells[~is_missing(cells)], column)
+    shares = np.arange(1, bins) / bins
+    low, high = bounds_of(column)
+    inner = np.unique(np.quantile(values, shares)) if len(values) else np.empty(0)
+    return Coding(column, tuple(inner[(inner > low) & (inner < high)].tolist()))
+
+
+def reference_codings(columns: Columns, schema: Schema, bins: int = 20) -> Codings:
+    """A coding of every column, with bins that hold equal shares of the given columns.
+
+    Args:
+        columns: Cells by column, such as those of held-out rows; then the bins are INTERNAL.
+        schema: What the columns mean.
+        bins: At most so many for each column of numbers or dates, missing cells apart.
+
+    Example:
+        >>> schema = Schema((Column("dose", "continuous", min=0, max=8),))
+        >>> reference_codings({"dose": np.arange(8.0)}, schema, bins=4)["dose"].size
+        4
+    """
+    return {c.name: coding_of(c, columns[c.name], bins) for c in schema.columns}
+
+
+def numbers(cells: np.ndarray, column: Column) -> Float64[np.ndarray, " rows"]:
+    """Numbers, or dates in seconds, moved into the declared bounds; missing ones are NaN."""
+    values = seconds(cells) if column.kind == "date" else cells.astype(np.float64)
+    return np.clip(values, *bounds_of(column))
+
+
+def moved_inside(columns: Columns, schema: Schema) -> dict[str, np.ndarray]:
+    """The same cells, with numbers and dates moved into the bounds, as a fit moves them.
+
+    Example:
+        >>> schema = Schema((Column("age", "integer", min=0, max=120),))
+        >>> moved_inside({"age": np.array([-3.0, 40.0])}, schema)["age"].tolist()
+        [0.0, 40.0]
+    """
+    return {column.name: _inside(columns[column.name], column) for column in schema.columns}
+
+
+def is_missing(cells: np.ndarray) -> Bool[np.ndarray, " rows"]:
+    """Which cells hold nothing."""
+    return np.asarray(pd.isna(cells), dtype=bool)
+
+
+def bounds_of(column: Column) -> tuple[float, float]:
+    """The declared bounds, or infinite ones."""
+    low, high = column.min, column.max
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _inside(cells: np.ndarray, column: Column) -> np.ndarray:
+    if column.min is None or column.max is None:
+        return cells
+    if column.kind != "date":
+        return np.clip(cells.astype(np.float64), column.min, column.max)
+    low, high = (np.datetime64(int(end), "s") for end in (column.min, column.max))
+    return np.clip(cells, low.astype(cells.dtype), high.astype(cells.dtype))
+
+
+def _shown(value: float, column: Column) -> str:
+    if column.kind == "date":
+        # no library's calendar: it would refuse years that columns may have
+        return str(np.datetime64(round(value), "s")).removesuffix("T00:00:00")
+    return f"{value:.4g}" if column.kind == "continuous" else f"{math.ceil(value):.6g}"

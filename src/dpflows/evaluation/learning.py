@@ -1,0 +1,242 @@
+"""Boosted trees put to work on rows of a table: what they learn shows what the rows are worth.
+
+Guarantee:
+    None: all figures here are INTERNAL, since they are computed from real rows.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.metrics import r2_score, roc_auc_score
+from threadpoolctl import threadpool_limits
+
+from dpflows.errors import InputError
+from dpflows.evaluation.coding import Coding, Columns, is_missing, numbers
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.columns import Column
+from dpflows.table.schema import Schema
+
+#: More rows are thinned out, so that a learner takes seconds.
+MOST_ROWS = 50_000
+#: Trees tell so many labels apart; the rarer ones are taken together.
+MOST_LABELS = 250
+#: One forest is grown for each class of the target; the rarer ones are taken together.
+MOST_CLASSES = 20
+
+Features = Float64[np.ndarray, "rows features"]
+Classes = Int64[np.ndarray, " rows"]
+
+
+def learn_auc(
+    synthetic: Columns, real: Columns, schema: Schema, *, most_rows: int = MOST_ROWS
+) -> float:
+    """Train on synthetic rows, test on real ones: how well the schema's target is predicted.
+
+    Args:
+        synthetic: Cells by column to learn from.
+        real: Cells by column to be tested on.
+        schema: What the columns mean; it declares a target.
+        most_rows: More rows of either kind are thinned out at random.
+
+    Returns:
+        The area under the ROC curve if the target has labels or truth values: with more than
+        two, the mean over the classes of telling one from the others, weighted by their real
+        shares. The share of the variance that is explained, R squared, if it has numbers or
+        dates.
+
+    Example:
+        >>> age = Column("age", "continuous", min=0, max=1)
+        >>> schema = Schema((age, Column("ill", "boolean")), target="ill")
+        >>> u = np.random.default_rng().random(200)
+        >>> learn_auc({"age": u, "ill": u > 0.5}, {"age": u, "ill": u > 0.5}, schema)
+        1.0
+    """
+    if schema.target is None:
+        raise InputError('schema declares no target; add target = "COLUMN" to it')
+    target, entropy = schema.column(schema.target), Entropy.from_os()
+    train, test = (
+        thinned(_filled(columns, target), most_rows, entropy) for columns in (synthetic, real)
+    )
+    return _predicted(train, test, schema, target)
+
+
+def detection_auc(
+    real: Columns,
+    generated: Columns,
+    schema: Schema,
+    *,
+    entropy: Entropy,
+    most_rows: int = 15_000,
+    folds: int = 3,
+) -> float:
+    """How well boosted trees tell real rows from generated ones; 0.5 is not at all.
+
+    As many rows of either kind are taken, at most ``most_rows``. The trees judge rows that
+    they were not trained on, and the areas under the ROC curves of the folds are averaged.
+
+    Example:
+        >>> schema = Schema.from_bounds([0], [1])
+        >>> rows = np.random.default_rng().random(100)
+        >>> detection_auc({"x0": rows}, {"x0": rows / 9}, schema, entropy=Entropy.from_os()) > 0.9
+        True
+    """
+    count = min(most_rows, *(len(next(iter(one.values()))) for one in (real, generated)))
+    if count < 2 * folds:
+        raise InputError(f"detection needs at least {2 * folds} rows of either kind, got {count}")
+    both = [thinned(columns, count, entropy) for columns in (real, generated)]
+    joined = {name: np.concatenate([one[name] for one in both]) for name in schema.names}
+    reader = Reader.of(joined, schema.columns)
+    features, truth = reader.features(joined), np.repeat([1, 0], count)
+    # both halves are in random order, so that every so many rows one is a random fold
+    fold = np.tile(np.arange(count) % folds, 2)
+    return float(np.mean([_detected(reader, features, truth, fold == i) for i in range(folds)]))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reader:
+    """Cells as the numbers that trees learn from.
+
+    Numbers and dates stay numbers, and NaN where they are missing. Labels and truth values
+    become codes without an order, the rarer ones of many in one.
+
+    Attributes:
+        columns: What is read.
+        groups: Of each column with codes, what every code of its bins becomes.
+
+    Example:
+        >>> columns = (Column("sex", "categorical", categories=("F", "M")),)
+        >>> cells = {"sex": np.array(["M", "F", "M"], dtype=object)}
+        >>> Reader.of(cells, columns).features(cells).tolist()
+        [[0.0], [1.0], [0.0]]
+    """
+
+    columns: tuple[Column, ...]
+    groups: dict[str, Classes]
+
+    @classmethod
+    def of(cls, cells: Columns, columns: Sequence[Column]) -> "Reader":
+        """A reader whose groups of labels are those of the given rows."""
+        groups = {c.name: _groups(cells, c, MOST_LABELS) for c in columns if has_labels(c)}
+        return cls(tuple(columns), groups)
+
+    @property
+    def unordered(self) -> list[bool]:
+        """Which features are codes."""
+        return [column.name in self.groups for column in self.columns]
+
+    def features(self, cells: Columns) -> Features:
+        """One row of numbers per row."""
+        return np.column_stack([self._feature(cells[c.name], c) for c in self.columns])
+
+    def classifier(self) -> HistGradientBoostingClassifier:
+        """Boosted trees for these features; they draw nothing at random."""
+        return HistGradientBoostingClassifier(
+            categorical_features=self.unordered, early_stopping=False
+        )
+
+    def regressor(self) -> HistGradientBoostingRegressor:
+        """Boosted trees for these features; they draw nothing at random."""
+        return HistGradientBoostingRegressor(
+            categorical_features=self.unordered, early_stopping=False
+        )
+
+    def _feature(self, cells: np.ndarray, column: Column) -> Float64[np.ndarray, " rows"]:
+        if column.name not in self.groups:
+            return numbers(cells, column)
+        return self.groups[column.name][Coding(column).codes(cells)].astype(np.float64)
+
+
+def thinned(
+    columns: Columns, most: int, entropy: Entropy, *, step: int = 0
+) -> dict[str, np.ndarray]:
+    """At most so many of the rows, in random order.
+
+    Example:
+        >>> thinned({"x": np.arange(9)}, 3, Entropy.from_os())["x"].shape
+        (3,)
+    """
+    rows = len(next(iter(columns.values())))
+    chosen = np.argsort(entropy.uniforms("sampling", step=step, count=rows))[:most]
+    return {name: cells[chosen] for name, cells in columns.items()}
+
+
+def has_labels(column: Column) -> bool:
+    """Whether cells are labels or truth values."""
+    return column.kind in ("categorical", "boolean")
+
+
+def _predicted(train: Columns, test: Columns, schema: Schema, target: Column) -> float:
+    """The score on test rows of trees that learned the target from the others."""
+    others = tuple(column for column in schema.columns if column is not target)
+    reader = Reader.of(train, others)
+    sides = reader.features(train), reader.features(test)
+    if not has_labels(target):
+        return _explained(reader, sides, numbers(train[target.name], target), test, target)
+    group, coding = _groups(train, target, MOST_CLASSES), Coding(target)
+    truths = [group[coding.codes(cells[target.name])] for cells in (train, test)]
+    return _area(reader, sides, truths[0], truths[1])
+
+
+def _explained(
+    reader: Reader,
+    sides: tuple[Features, Features],
+    learned: Float64[np.ndarray, " rows"],
+    test: Columns,
+    target: Column,
+) -> float:
+    with threadpool_limits(1, user_api="openmp"):
+        told = reader.regressor().fit(sides[0], learned).predict(sides[1])
+    return float(r2_score(numbers(test[target.name], target), told))
+
+
+def _area(
+    reader: Reader, sides: tuple[Features, Features], learned: Classes, truth: Classes
+) -> float:
+    """The area under the curve of each class against the others, weighted by real shares."""
+    present, counts = np.unique(truth, return_counts=True)
+    if len(present) < 2:
+        return float("nan")
+    chances = _chances(reader, sides, learned)
+    areas = [roc_auc_score(truth == one, chances[:, one]) for one in present]
+    return float(np.average(areas, weights=counts))
+
+
+def _chances(
+    reader: Reader, sides: tuple[Features, Features], learned: Classes
+) -> Float64[np.ndarray, "rows classes"]:
+    """The chance of every class; that of one which was never seen is zero."""
+    chances = np.zeros((len(sides[1]), MOST_CLASSES + 1))
+    if len(np.unique(learned)) < 2:
+        return chances
+    with threadpool_limits(1, user_api="openmp"):
+        trees = reader.classifier().fit(sides[0], learned)
+        chances[:, trees.classes_] = trees.predict_proba(sides[1])
+    return chances
+
+
+def _detected(
+    reader: Reader, features: Features, truth: Classes, held: Bool[np.ndarray, " rows"]
+) -> float:
+    return _area(reader, (features[~held], features[held]), truth[~held], truth[held])
+
+
+def _groups(cells: Columns, column: Column, most: int) -> Classes:
+    """A number for every code of a column: the commonest have their own, the rest the last."""
+    coding = Coding(column)
+    counts = np.bincount(coding.codes(cells[column.name]), minlength=coding.size)
+    rank = np.empty(coding.size, dtype=np.int64)
+    rank[np.argsort(-counts, kind="stable")] = np.arange(coding.size)
+    return np.minimum(rank, most)
+
+
+def _filled(columns: Columns, target: Column) -> Columns:
+    """Without the rows whose target is missing, if it is a number."""
+    if has_labels(target):
+        return columns
+    present = ~is_missing(columns[target.name])
+    return {name: cells[present] for name, cells in columns.items()}
