@@ -28,7 +28,7 @@ class Coding:
     """The bins of one column, numbered from zero.
 
     Labels and truth values are bins as they are declared, followed by one for labels that
-    are not. Numbers and dates lie between cuts; those beyond the bounds count as the
+    are not, unless another label counts for them. Numbers and dates lie between cuts; those beyond the bounds count as the
     bounds. Missing cells are the last bin of a nullable column.
 
     Attributes:
@@ -89,14 +89,21 @@ class Coding:
 
     @property
     def _has_undeclared(self) -> bool:
-        return self.column.kind == "categorical"
+        return self.column.kind == "categorical" and self.column.other is None
+
+    @property
+    def _undeclared(self) -> int:
+        """Where a label counts that is not declared."""
+        if self.column.other is None:
+            return self._filled
+        return self.labels.index(self.column.other)
 
     def _find(self, cells: np.ndarray) -> Codes:
         if not self.labels:
             values = numbers(cells, self.column)
             return np.searchsorted(np.array(self.cuts), values, side="right").astype(np.int64)
         found = pd.Index(self.labels, dtype=object).get_indexer(pd.Index(cells, dtype=object))
-        return np.where(found < 0, self._filled, found).astype(np.int64)
+        return np.where(found < 0, self._undeclared, found).astype(np.int64)
 
     def _intervals(self) -> tuple[str, ...]:
         if not self.cuts:

@@ -27,7 +27,7 @@ MOST_LABELS = 250
 #: One forest is grown for each class of the target; the rarer ones are taken together.
 MOST_CLASSES = 20
 
-Features = Float64[np.ndarray, "rows features"]
+Features = Float64[np.ndarray, "rows _"]
 Classes = Int64[np.ndarray, " rows"]
 
 
@@ -90,10 +90,11 @@ def detection_auc(
     both = [thinned(columns, count, entropy) for columns in (real, generated)]
     joined = {name: np.concatenate([one[name] for one in both]) for name in schema.names}
     reader = Reader.of(joined, schema.columns)
-    features, truth = reader.features(joined), np.repeat([1, 0], count)
+    lesson = _Lesson(reader.features(joined), np.repeat([1, 0], count))
     # both halves are in random order, so that every so many rows one is a random fold
     fold = np.tile(np.arange(count) % folds, 2)
-    return float(np.mean([_detected(reader, features, truth, fold == i) for i in range(folds)]))
+    areas = [_area(reader, lesson.part(fold != i), lesson.part(fold == i)) for i in range(folds)]
+    return float(np.mean(areas))
 
 
 @final
@@ -170,59 +171,66 @@ def has_labels(column: Column) -> bool:
     return column.kind in ("categorical", "boolean")
 
 
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Lesson:
+    """Features of rows, and what is to be told from them."""
+
+    features: Features
+    truth: Classes | Float64[np.ndarray, " rows"]
+
+    def part(self, rows: Bool[np.ndarray, " rows"]) -> "_Lesson":
+        return _Lesson(self.features[rows], self.truth[rows])
+
+
 def _predicted(train: Columns, test: Columns, schema: Schema, target: Column) -> float:
     """The score on test rows of trees that learned the target from the others."""
-    others = tuple(column for column in schema.columns if column is not target)
-    reader = Reader.of(train, others)
-    sides = reader.features(train), reader.features(test)
-    if not has_labels(target):
-        return _explained(reader, sides, numbers(train[target.name], target), test, target)
-    group, coding = _groups(train, target, MOST_CLASSES), Coding(target)
-    truths = [group[coding.codes(cells[target.name])] for cells in (train, test)]
-    return _area(reader, sides, truths[0], truths[1])
+    reader = Reader.of(train, [column for column in schema.columns if column is not target])
+    truths = _classes(train, test, target) if has_labels(target) else _values(train, test, target)
+    lessons = [
+        _Lesson(reader.features(cells), truth)
+        for cells, truth in zip((train, test), truths, strict=True)
+    ]
+    return (_area if has_labels(target) else _explained)(reader, *lessons)
 
 
-def _explained(
-    reader: Reader,
-    sides: tuple[Features, Features],
-    learned: Float64[np.ndarray, " rows"],
-    test: Columns,
-    target: Column,
-) -> float:
+def _classes(train: Columns, test: Columns, target: Column) -> list[np.ndarray]:
+    groups, coding = _groups(train, target, MOST_CLASSES), Coding(target)
+    return [groups[coding.codes(cells[target.name])] for cells in (train, test)]
+
+
+def _values(train: Columns, test: Columns, target: Column) -> list[np.ndarray]:
+    return [numbers(cells[target.name], target) for cells in (train, test)]
+
+
+def _explained(reader: Reader, train: _Lesson, test: _Lesson) -> float:
+    """The share of the variance that is explained; not a number if there is none."""
+    if len(test.truth) < 2 or len(train.truth) < 2:
+        return float("nan")
     with threadpool_limits(1, user_api="openmp"):
-        told = reader.regressor().fit(sides[0], learned).predict(sides[1])
-    return float(r2_score(numbers(test[target.name], target), told))
+        told = reader.regressor().fit(train.features, train.truth).predict(test.features)
+    return float(r2_score(test.truth, told, force_finite=False))
 
 
-def _area(
-    reader: Reader, sides: tuple[Features, Features], learned: Classes, truth: Classes
-) -> float:
+def _area(reader: Reader, train: _Lesson, test: _Lesson) -> float:
     """The area under the curve of each class against the others, weighted by real shares."""
-    present, counts = np.unique(truth, return_counts=True)
+    present, counts = np.unique(test.truth, return_counts=True)
     if len(present) < 2:
         return float("nan")
-    chances = _chances(reader, sides, learned)
-    areas = [roc_auc_score(truth == one, chances[:, one]) for one in present]
+    chances = _chances(reader, train, test.features)
+    areas = [roc_auc_score(test.truth == one, chances[:, one]) for one in present]
     return float(np.average(areas, weights=counts))
 
 
-def _chances(
-    reader: Reader, sides: tuple[Features, Features], learned: Classes
-) -> Float64[np.ndarray, "rows classes"]:
+def _chances(reader: Reader, train: _Lesson, features: Features) -> Features:
     """The chance of every class; that of one which was never seen is zero."""
-    chances = np.zeros((len(sides[1]), MOST_CLASSES + 1))
-    if len(np.unique(learned)) < 2:
+    chances = np.zeros((len(features), MOST_CLASSES + 1))
+    if len(np.unique(train.truth)) < 2:
         return chances
     with threadpool_limits(1, user_api="openmp"):
-        trees = reader.classifier().fit(sides[0], learned)
-        chances[:, trees.classes_] = trees.predict_proba(sides[1])
+        trees = reader.classifier().fit(train.features, train.truth)
+        chances[:, trees.classes_] = trees.predict_proba(features)
     return chances
-
-
-def _detected(
-    reader: Reader, features: Features, truth: Classes, held: Bool[np.ndarray, " rows"]
-) -> float:
-    return _area(reader, (features[~held], features[held]), truth[~held], truth[held])
 
 
 def _groups(cells: Columns, column: Column, most: int) -> Classes:
