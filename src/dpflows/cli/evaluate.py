@@ -11,7 +11,7 @@ from dpflows.cli.settings import AsJson
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
-    from dpflows.evaluation.measures import Figures, Subject
+    from dpflows.evaluation.measures import Subject
     from dpflows.evaluation.private import PrivateEvaluation
     from dpflows.privacy.ledger import Ledger, Receipt
 
@@ -92,13 +92,15 @@ def _internal(subject: "Subject") -> dict[str, Any]:
 
 
 def _plan(epsilon: float, delta: float, neighbours: Any, subject: "Subject") -> "PrivateEvaluation":
-    from dpflows.evaluation.private import plan_evaluation
+    from dpflows.evaluation.private import bins_of, plan_evaluation
     from dpflows.privacy.events import NEIGHBOURS, check_choice
     from dpflows.privacy.guarantee import Budget
 
     check_choice("neighbours", neighbours, NEIGHBOURS)
     budget = Budget(epsilon, delta, neighbours)
-    return plan_evaluation(budget, rows=subject.table.rows, columns=len(subject.names))
+    return plan_evaluation(
+        budget, rows=subject.table.rows, columns=len(subject.names), bins=bins_of(subject)
+    )
 
 
 def _require_price(subject: "Subject") -> None:
@@ -178,7 +180,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
     lines = list(found["stamps"])
     for name, figures in found["figures"].items():
-        lines.append(_shown(MEASURES[name].title, MEASURES[name].each, figures))
+        lines.append(MEASURES[name].line(figures))
     if "guarantee" not in found:
         return lines
     fields = {name: of for name, of in found["guarantee"].items() if name != "is_private"}
@@ -189,16 +191,3 @@ def _lines(found: dict[str, Any]) -> list[str]:
         f"Noise alone would show a total variation of about {noise:.3f} per column.",
         f"Guarantee for the {found['rows']:,} rows of this evaluation: {statement}",
     ]
-
-
-def _shown(title: str, each: str, figures: "Figures") -> str:
-    if not each:
-        error = figures["standard_error"]
-        noise = figures.get("error_of_noise")
-        added = "" if noise is None else f", of the noise {noise:.3f}"
-        return f"{title}: {figures['mean']:.3f} (standard error {error:.3f}{added})"
-    if not figures:
-        return f"{title}: there is no {each}"
-    worst = max(figures, key=lambda name: figures[name])
-    mean = sum(figures.values()) / len(figures)
-    return f"{title}: mean {mean:.3f}, largest {figures[worst]:.3f} ({each} {worst})"

@@ -16,7 +16,7 @@ from dpflows.table.schema import Schema
 
 #: Cells by column: float64, labels or ``None``, truth values, or dates.
 Columns = Mapping[str, np.ndarray]
-Codes = Int64[np.ndarray, " rows"]
+Codes = Int64[np.ndarray, " _"]
 
 #: How a bin of no value is called.
 MISSING, UNDECLARED = "missing", "not declared"
@@ -28,8 +28,9 @@ class Coding:
     """The bins of one column, numbered from zero.
 
     Labels and truth values are bins as they are declared, followed by one for labels that
-    are not, unless another label counts for them. Numbers and dates lie between cuts; those beyond the bounds count as the
-    bounds. Missing cells are the last bin of a nullable column.
+    are not, unless another label counts for them. Numbers and dates lie between cuts; those
+    beyond the bounds count as the bounds. Missing cells are the last bin of a nullable
+    column.
 
     Attributes:
         column: What is declared.
@@ -75,6 +76,10 @@ class Coding:
         found = np.full(len(cells), self.size - 1)
         found[~missing] = self._find(cells[~missing])
         return found
+
+    def counts(self, cells: np.ndarray) -> Int64[np.ndarray, " bins"]:
+        """How many cells lie in every bin."""
+        return np.bincount(self.codes(cells), minlength=self.size).astype(np.int64)
 
     @property
     def names(self) -> tuple[str, ...]:

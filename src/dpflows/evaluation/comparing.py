@@ -1,17 +1,28 @@
 """All measures by name, and a model compared with rows by each of them."""
 
-from dpflows.evaluation.fidelity import Correlations, Kolmogorov, PairCells, TotalVariation
+from dpflows.evaluation.association import Correlations
+from dpflows.evaluation.fidelity import Kolmogorov, PairCells, TotalVariation, TripleCells
 from dpflows.evaluation.likelihood import LogLikelihood
 from dpflows.evaluation.measures import Figures, Measure, Subject
+from dpflows.evaluation.usefulness import Detection, Prediction
 
 MEASURES: dict[str, Measure] = {
     measure.name: measure
-    for measure in (LogLikelihood(), Kolmogorov(), TotalVariation(), Correlations(), PairCells())
+    for measure in (
+        LogLikelihood(),
+        Kolmogorov(),
+        TotalVariation(),
+        Correlations(),
+        PairCells(),
+        TripleCells(),
+        Prediction(),
+        Detection(),
+    )
 }
 
 
 def evaluate(subject: Subject) -> dict[str, Figures]:
-    """Every measure's figures. INTERNAL: they are computed from the rows as they are.
+    """The figures of every measure that has some. INTERNAL: computed from the rows as they are.
 
     Example:
         >>> import numpy as np
@@ -22,6 +33,7 @@ def evaluate(subject: Subject) -> dict[str, Figures]:
         >>> model = DPGaussian(1.0, 1e-5, bounds=(-4, 4)).fit(rows)
         >>> table = read_table(rows, model.encoding_.schema)
         >>> sorted(evaluate(Subject.of(model, table, Entropy.from_os())))
-        ['correlations', 'kolmogorov', 'log-likelihood', 'pair-cells', 'total-variation']
+        ['correlations', 'detection', 'kolmogorov', 'log-likelihood', 'pair-cells', ...]
     """
-    return {measure.name: measure.of(subject) for measure in MEASURES.values()}
+    found = {measure.name: measure.of(subject) for measure in MEASURES.values()}
+    return {name: figures for name, figures in found.items() if figures or MEASURES[name].each}

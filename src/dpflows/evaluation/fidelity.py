@@ -5,43 +5,36 @@ public bins that hold equal shares of the rows that the model itself generates.
 """
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from dpflows.evaluation.coding import Codes, Codings, Columns
-from dpflows.evaluation.measures import Figures, Measure, Rows, Subject
-from dpflows.privacy.mechanisms.counting import bin_counts
+from dpflows.evaluation.coding import Codes, Coding, Codings, Columns
+from dpflows.evaluation.measures import Figures, Measure, Subject
+from dpflows.privacy.randomness import Entropy
 
 #: Bins per column, and per column of a pair.
 BINS, PAIR_BINS = 16, 4
+#: Triples of columns that are looked at.
+MOST_TRIPLES = 100
 
-Edges = Float64[np.ndarray, " edges"]
 Counts = Float64[np.ndarray, " bins"] | Int64[np.ndarray, " bins"]
 
 
-def public_edges(subject: Subject, bins: int = BINS) -> tuple[Edges, ...]:
-    """Bin edges of every column; the outermost are the declared bounds.
-
-    Guarantee:
-        Computed from generated rows and the schema alone: post-processing of the model.
-    """
-    schema, shares = subject.model.encoding_.schema, np.arange(1, bins) / bins
-    inner = np.quantile(subject.generated, shares, axis=0).T
-    ends = zip(inner, schema.lows(), schema.highs(), strict=True)
-    return tuple(np.unique(np.concatenate([[low], cuts, [high]])) for cuts, low, high in ends)
-
-
-def largest_gap(real: Counts, generated: Counts) -> float:
-    """Kolmogorov's distance at the edges of the bins.
+def largest_gap(real: Counts, generated: Counts, *, is_ordered: bool = True) -> float:
+    """Kolmogorov's distance at the edges of the bins; without an order, that of one bin.
 
     Example:
         >>> largest_gap(np.array([1.0, 1.0]), np.array([1.0, 0.0]))
         0.5
+        >>> largest_gap(np.array([1, 1, 0, 2]), np.array([0, 0, 1, 3]), is_ordered=False)
+        0.25
     """
-    return float(np.abs(np.cumsum(_shares(real) - _shares(generated))).max())
+    gaps = _shares(real) - _shares(generated)
+    return float(np.abs(np.cumsum(gaps) if is_ordered else gaps).max())
 
 
 def total_variation(real: Counts, generated: Counts) -> float:
@@ -65,7 +58,6 @@ def column_errors(real: Columns, generated: Columns, codings: Codings) -> Figure
     """The total variation of every column, in the bins of its coding.
 
     Example:
-        >>> from dpflows.evaluation.coding import Coding
         >>> from dpflows.table.columns import Column
         >>> codings = {"ill": Coding(Column("ill", "boolean"))}
         >>> real, generated = np.array([True, False]), np.array([True, True])
@@ -81,7 +73,6 @@ def pair_errors(
     """The total variation of every pair of columns, in the cells of their codings.
 
     Example:
-        >>> from dpflows.evaluation.coding import Coding
         >>> from dpflows.table.columns import Column
         >>> codings = {name: Coding(Column(name, "boolean")) for name in ("ill", "old")}
         >>> cells = np.array([True, False])
@@ -124,16 +115,20 @@ def _cell_distance(
     return total_variation(counts[0], counts[1])
 
 
-def _by_column(subject: Subject) -> list[tuple[str, Counts, Counts]]:
-    columns = zip(
-        subject.names, public_edges(subject), subject.rows.T, subject.generated.T, strict=True
-    )
-    return [(name, bin_counts(a, cuts), bin_counts(b, cuts)) for name, cuts, a, b in columns]
+def _by_column(subject: Subject) -> list[tuple[Coding, Counts, Counts]]:
+    return [
+        (coding, coding.counts(subject.rows[name]), coding.counts(subject.generated[name]))
+        for name, coding in subject.codings(BINS).items()
+    ]
 
 
 @final
 class Kolmogorov(Measure):
-    """The largest difference of each column's distribution functions, at the bins' edges."""
+    """The largest difference of each column's distribution functions, at the bins' edges.
+
+    Missing cells come after every value. Labels have no order: for them it is the largest
+    difference of one label's share.
+    """
 
     name = "kolmogorov"
     title = "Kolmogorov distance"
@@ -141,7 +136,10 @@ class Kolmogorov(Measure):
 
     def of(self, subject: Subject) -> Figures:
         """One distance per column."""
-        return {name: largest_gap(a, b) for name, a, b in _by_column(subject)}
+        return {
+            coding.column.name: largest_gap(a, b, is_ordered=coding.is_ordered)
+            for coding, a, b in _by_column(subject)
+        }
 
 
 @final
@@ -154,21 +152,7 @@ class TotalVariation(Measure):
 
     def of(self, subject: Subject) -> Figures:
         """One distance per column."""
-        return {name: total_variation(a, b) for name, a, b in _by_column(subject)}
-
-
-@final
-class Correlations(Measure):
-    """Half the difference of each pair's correlation coefficients."""
-
-    name = "correlations"
-    title = "Difference of correlations"
-    each = "pair"
-
-    def of(self, subject: Subject) -> Figures:
-        """One difference per pair; a constant column correlates with nothing."""
-        gap = np.abs(_correlation(subject.rows) - _correlation(subject.generated)) / 2
-        return {_pair(subject, i, j): float(gap[i, j]) for i, j in _pairs(subject)}
+        return {coding.column.name: total_variation(a, b) for coding, a, b in _by_column(subject)}
 
 
 @final
@@ -181,27 +165,47 @@ class PairCells(Measure):
 
     def of(self, subject: Subject) -> Figures:
         """One distance per pair."""
-        edges = public_edges(subject, PAIR_BINS)
-        figures = {}
-        for i, j in _pairs(subject):
-            cells = [
-                np.histogram2d(rows[:, i], rows[:, j], bins=[edges[i], edges[j]])[0].ravel()
-                for rows in (subject.rows, subject.generated)
-            ]
-            figures[_pair(subject, i, j)] = total_variation(*cells)
-        return figures
+        codings = subject.codings(PAIR_BINS)
+        return named(pair_errors(subject.rows, subject.generated, codings))
 
 
-def _pairs(subject: Subject) -> list[tuple[int, int]]:
-    return list(itertools.combinations(range(len(subject.names)), 2))
+@final
+class TripleCells(Measure):
+    """The total variation between the shares of the cells of random triples of columns."""
+
+    name = "triple-cells"
+    title = "Total variation of triples"
+    each = "triple"
+
+    def of(self, subject: Subject) -> Figures:
+        """One distance for each of at most ``MOST_TRIPLES`` triples."""
+        codings = subject.codings(PAIR_BINS)
+        chosen = random_subsets(subject.names, 3, MOST_TRIPLES, subject.entropy)
+        found = subset_errors(subject.rows, subject.generated, codings, 3, chosen=chosen)
+        return named(found)
 
 
-def _pair(subject: Subject, i: int, j: int) -> str:
-    return f"{subject.names[i]}, {subject.names[j]}"
+def random_subsets(
+    names: Sequence[str], size: int, most: int, entropy: Entropy
+) -> list[tuple[str, ...]]:
+    """Different sets of columns: all if there are at most so many, else random ones.
+
+    Example:
+        >>> random_subsets("abc", 2, 9, Entropy.from_os())
+        [('a', 'b'), ('a', 'c'), ('b', 'c')]
+        >>> len(set(random_subsets("abcdefghij", 3, 9, Entropy.from_os())))
+        9
+    """
+    if math.comb(len(names), size) <= most:
+        return list(itertools.combinations(names, size))
+    found: dict[tuple[str, ...], None] = {}
+    steps = itertools.count()
+    while len(found) < most:
+        drawn = entropy.uniforms("sampling", step=next(steps), count=len(names))
+        found[tuple(names[i] for i in np.sort(np.argsort(drawn)[:size]))] = None
+    return list(found)
 
 
-def _correlation(rows: Rows) -> Float64[np.ndarray, "d d"]:
-    centred = rows - rows.mean(axis=0)
-    deviation = centred.std(axis=0)
-    unit = np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > 0)
-    return unit.T @ unit / len(rows)
+def named(errors: Mapping[tuple[str, ...], float]) -> Figures:
+    """Figures of sets of columns, by the columns' names in one text."""
+    return {", ".join(names): error for names, error in errors.items()}

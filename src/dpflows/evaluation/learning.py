@@ -27,8 +27,8 @@ MOST_LABELS = 250
 #: One forest is grown for each class of the target; the rarer ones are taken together.
 MOST_CLASSES = 20
 
-Features = Float64[np.ndarray, "rows _"]
-Classes = Int64[np.ndarray, " rows"]
+Features = Float64[np.ndarray, "_ features"]
+Classes = Int64[np.ndarray, " _"]
 
 
 def learn_auc(
@@ -176,8 +176,8 @@ def has_labels(column: Column) -> bool:
 class _Lesson:
     """Features of rows, and what is to be told from them."""
 
-    features: Features
-    truth: Classes | Float64[np.ndarray, " rows"]
+    features: Float64[np.ndarray, "rows features"]
+    truth: Int64[np.ndarray, " rows"] | Float64[np.ndarray, " rows"]
 
     def part(self, rows: Bool[np.ndarray, " rows"]) -> "_Lesson":
         return _Lesson(self.features[rows], self.truth[rows])
@@ -222,7 +222,9 @@ def _area(reader: Reader, train: _Lesson, test: _Lesson) -> float:
     return float(np.average(areas, weights=counts))
 
 
-def _chances(reader: Reader, train: _Lesson, features: Features) -> Features:
+def _chances(
+    reader: Reader, train: _Lesson, features: Features
+) -> Float64[np.ndarray, "_ classes"]:
     """The chance of every class; that of one which was never seen is zero."""
     chances = np.zeros((len(features), MOST_CLASSES + 1))
     if len(np.unique(train.truth)) < 2:

@@ -4,6 +4,7 @@ import math
 from typing import final
 
 import numpy as np
+from jaxtyping import Float64
 
 from dpflows.evaluation.measures import Figures, Measure, Subject
 
@@ -15,21 +16,40 @@ LOWEST_SHARE = 0.005
 class LogLikelihood(Measure):
     """The mean log-density of the rows, in nats per row.
 
-    Rows beyond the declared bounds are moved to them, as in a fit, and counted.
+    Cells beyond the declared bounds are moved to them, as in a fit, and counted. A row with
+    a label that is not declared has density zero: it is counted, and the mean leaves it out.
     """
 
     name = "log-likelihood"
     title = "Mean log-density, nats per row"
 
     def of(self, subject: Subject) -> Figures:
-        """The mean, its standard error, and how many cells lay beyond the bounds."""
+        """The mean and its standard error, and how many cells and rows lay outside."""
         logs = subject.logs(subject.rows)
-        spread = float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
-        return {
-            "mean": float(logs.mean()),
-            "standard_error": spread / math.sqrt(len(logs)),
+        kept = logs[np.isfinite(logs)].astype(np.float64)
+        outside = {
             "cells_beyond_bounds": float(subject.table.outside),
+            "rows_of_density_zero": float(len(logs) - len(kept)),
         }
+        return _mean_and_error(kept) | outside
+
+    def line(self, figures: Figures) -> str:
+        """Mean and error, and how many rows were left out."""
+        lost = figures.get("rows_of_density_zero", 0)
+        rest = f"; without {lost:,.0f} rows of density zero" if lost else ""
+        if "mean" not in figures:
+            return f"{self.title}: none{rest}"
+        noise = figures.get("error_of_noise")
+        added = "" if noise is None else f", of the noise {noise:.3f}"
+        error = f"standard error {figures['standard_error']:.3f}{added}"
+        return f"{self.title}: {figures['mean']:.3f} ({error}){rest}"
+
+
+def _mean_and_error(logs: Float64[np.ndarray, " rows"]) -> Figures:
+    if not len(logs):
+        return {}
+    spread = float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
+    return {"mean": float(logs.mean()), "standard_error": spread / math.sqrt(len(logs))}
 
 
 def public_range(subject: Subject) -> tuple[float, float]:

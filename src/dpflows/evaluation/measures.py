@@ -13,13 +13,14 @@ import numpy as np
 from jaxtyping import Float
 
 from dpflows.estimators.base import DensityEstimator, key_of
+from dpflows.evaluation.coding import Codings, moved_inside, reference_codings
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
+from dpflows.table.schema import Schema
 
 #: Rows that the model generates to be compared with; they cost nothing.
 GENERATED = 20_000
 
-Rows = Float[np.ndarray, "rows columns"]
 #: Figures by name: of the whole table, or one for each column or pair of columns.
 Figures = dict[str, float]
 
@@ -32,12 +33,13 @@ INTERNAL_STAMP = (
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A model and the rows that it is judged by.
+    """A model and the rows that it is judged by, with columns of any kind.
 
     Attributes:
         model: A fitted density.
         table: Rows that its schema fits.
         key: Of the rows that the model generates.
+        entropy: Of everything else that a measure draws.
 
     Guarantee:
         ``generated`` and all that follows from it alone is post-processing of the model.
@@ -47,32 +49,45 @@ class Subject:
     model: DensityEstimator
     table: Table
     key: jax.Array
+    entropy: Entropy
 
     @classmethod
     def of(cls, model: DensityEstimator, table: Table, entropy: Entropy) -> "Subject":
         """A subject whose generated rows come from ``entropy``."""
-        return cls(model, table, key_of(entropy, "sampling"))
+        return cls(model, table, key_of(entropy, "sampling"), entropy)
+
+    @property
+    def schema(self) -> Schema:
+        """What the columns mean."""
+        return self.model.encoding_.schema
 
     @property
     def names(self) -> tuple[str, ...]:
         """The columns."""
-        return self.model.encoding_.schema.names
+        return self.schema.names
 
     @functools.cached_property
-    def rows(self) -> Rows:
-        """The rows, moved into the declared bounds as a fit moves them."""
-        schema = self.model.encoding_.schema
-        return np.clip(self.table.matrix, schema.lows(), schema.highs())
+    def rows(self) -> dict[str, np.ndarray]:
+        """The rows' cells by column, moved into the declared bounds as a fit moves them."""
+        return moved_inside(self.table.columns, self.schema)
 
     @functools.cached_property
-    def generated(self) -> Rows:
-        """Rows of the model itself, integers whole."""
-        points = self.model.density_.sample(self.key, GENERATED)
-        return np.column_stack(list(self.model.encoding_.decode(points).values()))
+    def generated(self) -> dict[str, np.ndarray]:
+        """Cells by column of rows of the model itself."""
+        return self.model.encoding_.decode(self.model.density_.sample(self.key, GENERATED))
 
-    def logs(self, rows: Rows) -> Float[np.ndarray, " rows"]:
-        """The model's log-density of rows inside the bounds."""
-        return self.model.density_.log_prob(rows)
+    def codings(self, bins: int) -> Codings:
+        """Bins of every column; those of numbers hold equal shares of the generated rows.
+
+        Guarantee:
+            Computed from generated rows and the schema alone: post-processing of the model.
+        """
+        return reference_codings(self.generated, self.schema, bins)
+
+    def logs(self, columns: dict[str, np.ndarray]) -> Float[np.ndarray, " rows"]:
+        """The model's log-density of rows; minus infinity where a label is not declared."""
+        table = Table(columns, self.schema, self.table.form, 0)
+        return self.model.density_.log_prob(self.model.encoding_.score_points(table))
 
 
 class Measure(abc.ABC):
@@ -91,3 +106,11 @@ class Measure(abc.ABC):
     @abc.abstractmethod
     def of(self, subject: Subject) -> Figures:
         """The figures, by name."""
+
+    def line(self, figures: Figures) -> str:
+        """The figures in one line, for a reader."""
+        if not figures:
+            return f"{self.title}: there is no {self.each}"
+        worst = max(figures, key=lambda name: figures[name])
+        mean = sum(figures.values()) / len(figures)
+        return f"{self.title}: mean {mean:.3f}, largest {figures[worst]:.3f} ({self.each} {worst})"

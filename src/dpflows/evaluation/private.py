@@ -15,15 +15,17 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from dpflows.errors import InputError
-from dpflows.evaluation.fidelity import BINS, largest_gap, public_edges, total_variation
+from dpflows.evaluation.coding import Coding
+from dpflows.evaluation.fidelity import BINS, largest_gap, total_variation
 from dpflows.evaluation.likelihood import LogLikelihood, public_range
 from dpflows.evaluation.measures import Figures, Subject
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import clipped_moments, noisy_histogram
-from dpflows.privacy.mechanisms.counting import COUNTING, bin_counts
+from dpflows.privacy.mechanisms.counting import COUNTING
 from dpflows.privacy.mechanisms.moments import moments_sensitivity
+from dpflows.privacy.mechanisms.release import Release
 from dpflows.privacy.randomness import Entropy
 from dpflows.privacy.spending import Spending
 
@@ -126,18 +128,26 @@ class PrivateMarginals(PrivateMeasure):
     ) -> tuple[dict[str, Figures], tuple[Event, ...]]:
         """Two distances per column."""
         scale = _count_scale(level, len(subject.names))
-        edges = public_edges(subject)
-        found = [
-            noisy_histogram(values, cuts, scale=scale, entropy=entropy, purpose=_column(i))
-            for i, (values, cuts) in enumerate(zip(subject.rows.T, edges, strict=True))
-        ]
-        own = [bin_counts(v, cuts) for v, cuts in zip(subject.generated.T, edges, strict=True)]
-        counted = list(zip(subject.names, (one.value for one in found), own, strict=True))
-        figures = {
-            "kolmogorov": {name: largest_gap(a, b) for name, a, b in counted},
-            "total-variation": {name: total_variation(a, b) for name, a, b in counted},
+        codings = subject.codings(BINS)
+        found = {
+            name: _noisy_counts(subject.rows[name], coding, scale, entropy, _column(i))
+            for i, (name, coding) in enumerate(codings.items())
         }
-        return figures, tuple(one.event for one in found)
+        figures: dict[str, Figures] = {"kolmogorov": {}, "total-variation": {}}
+        for name, coding in codings.items():
+            both = found[name].value, coding.counts(subject.generated[name])
+            figures["kolmogorov"][name] = largest_gap(*both, is_ordered=coding.is_ordered)
+            figures["total-variation"][name] = total_variation(*both)
+        return figures, tuple(one.event for one in found.values())
+
+
+def _noisy_counts(
+    cells: np.ndarray, coding: Coding, scale: float, entropy: Entropy, purpose: str
+) -> Release:
+    """The noisy number of cells in every bin: one cell of a row is in one bin."""
+    edges = np.arange(coding.size + 1) - 0.5
+    codes = coding.codes(cells).astype(np.float64)
+    return noisy_histogram(codes, edges, scale=scale, entropy=entropy, purpose=purpose)
 
 
 PRIVATE_MEASURES: tuple[PrivateMeasure, ...] = (PrivateLogLikelihood(), PrivateMarginals())
@@ -154,6 +164,7 @@ class PrivateEvaluation(Spending):
         rows: Public number of rows.
         columns: Number of columns.
         level: The noise of a release of sensitivity one that had the whole budget.
+        bins: How many bins a column has on average.
 
     Guarantee:
         ``events`` cost at most the budget, and ``release`` makes them and no others.
@@ -169,6 +180,7 @@ class PrivateEvaluation(Spending):
     rows: int
     columns: int
     level: float
+    bins: float = BINS
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -179,7 +191,7 @@ class PrivateEvaluation(Spending):
     def noise_distance(self) -> float:
         """About the total variation that noise alone shows between equal columns."""
         return (
-            BINS
+            self.bins
             * _count_scale(_with_share(self.level, PrivateMarginals()), self.columns)
             / (2 * self.rows)
         )
@@ -212,7 +224,7 @@ class PrivateEvaluation(Spending):
 
 
 def plan_evaluation(
-    budget: Budget, *, rows: int, columns: int, accountant: str = "pld"
+    budget: Budget, *, rows: int, columns: int, bins: float = BINS, accountant: str = "pld"
 ) -> PrivateEvaluation:
     """Find the least noise that the budget allows; reads no row.
 
@@ -220,6 +232,7 @@ def plan_evaluation(
         budget: What the evaluation may cost; must be finite.
         rows: Public number of rows.
         columns: Number of columns.
+        bins: How many bins a column has on average; a public number.
         accountant: Who prices the releases.
     """
     if not budget.is_private:
@@ -229,7 +242,13 @@ def plan_evaluation(
     if budget.neighbours == "add-remove":
         raise InputError("neighbours must be zero-out or replace-one: the number of rows is public")
     level = calibrate_noise(budget, lambda noise: _events(columns, noise), accountant=accountant)
-    return PrivateEvaluation(budget, accountant, rows, columns, level)
+    return PrivateEvaluation(budget, accountant, rows, columns, level, bins)
+
+
+def bins_of(subject: Subject) -> float:
+    """How many bins a column has on average; computed from generated rows alone."""
+    sizes = [coding.size for coding in subject.codings(BINS).values()]
+    return sum(sizes) / len(sizes)
 
 
 def _events(columns: int, level: float) -> tuple[Event, ...]:
