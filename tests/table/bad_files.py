@@ -80,10 +80,7 @@ RAGGED = (
     "rows must have 2 cells as the first line has, got another number in {}, "
     "the first is row {}; correct them"
 )
-FILL = (
-    "fill them, drop their rows, or declare nullable = true (nullable columns are not yet "
-    "supported by the estimators)"
-)
+FILL = "fill them, drop their rows, or declare nullable = true (DPFlow models missing cells)"
 EXTRA = (
     "table has {} that the schema does not declare; declare or "
     "drop them: unused columns are dropped only with drop_extra=True"

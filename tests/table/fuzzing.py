@@ -58,8 +58,11 @@ def schema_case(chance: random.Random) -> Case:
     a, b, c, d = planted
     toml = (
         f'[columns.age]\nkind = "integer"\nmin = {a}\nmax = {b}\n[columns.sex]\n'
-        f'kind = "categorical"\ncategories = ["{c}", "{d}"]\nunit = "{a}"\n'
+        f'kind = "categorical"\ncategories = ["{c}", "{d}"]\nunit = "{a}"\nother = "{c}"\n'
     )
+    if chance.random() < 0.5:
+        rules = f"""target = "sex"\nconstraints = ["age >= {a}", "sex = '{c}' -> age < {b}"]\n"""
+        toml = rules + toml + f"[columns.gain]\nkind = 'continuous'\nspikes = [{a}, {b}]\n"
     json = (
         f'{{"columns": {{"age": {{"kind": "continuous", "min": {a}, "max": {b}}},\n'
         f'"sex": {{"kind": "categorical", "categories": ["{c}", "{d}"]}}}}}}'

@@ -24,8 +24,12 @@ def columns(draw, kinds=("continuous", "integer", "categorical", "boolean", "dat
     if is_declared and kind in numbers:
         low, high = draw(pairs(*numbers[kind]))
         extra |= {"min": low, "max": high}
+        if not full and draw(st.booleans()):
+            extra["spikes"] = draw(st.sampled_from([(), (low,), (low, high)]))
     if is_declared and kind == "categorical":
         extra["categories"] = tuple(draw(st.lists(TEXT, min_size=1, max_size=5, unique=True)))
+        if not full and draw(st.booleans()):
+            extra["other"] = extra["categories"][0]
     return {"name": draw(TEXT), "kind": kind} | extra
 
 

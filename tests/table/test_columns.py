@@ -26,6 +26,24 @@ def test_declared_by_bounds_or_categories():
     assert Column("x", "categorical", categories=("a", "b")).is_declared
 
 
+@pytest.mark.parametrize("kind", ["integer", "date"])
+def test_whole_numbers_and_dates_may_be_constant(kind):
+    assert Column("x", kind, min=5, max=5).is_declared
+
+
+def test_spikes_are_numbers_however_they_came():
+    column = Column("x", "integer", min=-1, max=3, spikes=(-0.0, 3))
+    assert column.spikes == (0.0, 3.0)
+    assert math.copysign(1, column.spikes[0]) == 1
+
+
+def test_spikes_and_other_may_come_before_what_is_discovered():
+    assert Column("x", "integer", spikes=(0, 99)).within(-5, 5).spikes == (0.0,)
+    assert Column("x", "integer", spikes=()).within(-5, 5).spikes == ()
+    assert Column("x", "integer").within(-5, 5).spikes is None
+    assert not Column("x", "categorical", other="rest").is_declared
+
+
 BAD = {
     "kind must be one of continuous, integer, categorical, boolean, date": {"kind": "number"},
     "min equals max, so the column is constant; drop the column": {"min": 1, "max": 1},
@@ -54,6 +72,20 @@ BAD = {
     "categories must not repeat a label": {"kind": "categorical", "categories": ("a", "a")},
     "categories must hold 1 to 10000 labels": {"kind": "categorical", "categories": ()},
     "categories must be labels of text": {"kind": "categorical", "categories": ("\ud800",)},
+    "spikes do not belong to a boolean column; remove them": {"kind": "boolean", "spikes": (0,)},
+    "spikes must be at most 100 values": {"min": 0, "max": 999, "spikes": tuple(range(101))},
+    "spikes must be finite": {"min": 0, "max": 1, "spikes": (math.inf,)},
+    "spikes must not repeat a value": {"min": 0, "max": 1, "spikes": (0, -0.0)},
+    "spikes must lie between min and max": {"min": 0, "max": 1, "spikes": (0, 2)},
+    "spikes of integer columns must be whole numbers": {"kind": "integer", "spikes": (0.5,)},
+    "spikes of date columns must be whole seconds": {"kind": "date", "spikes": (0.5,)},
+    "other does not belong to a continuous column; remove it": {"other": "rest"},
+    "other must be one of the categories": {
+        "kind": "categorical",
+        "categories": ("a",),
+        "other": "rest",
+    },
+    "other must be a label of 1 to 1000 characters": {"kind": "categorical", "other": ""},
     "unit must be text of at most 1000 characters": {"unit": "m" * 1001},
 }
 

@@ -7,6 +7,7 @@ from hypothesis import given
 
 from dpflows.errors import InputError
 from dpflows.table import Column, Schema
+from dpflows.table.constraints import Constraint
 from dpflows.table.documents import MAX_BYTES, to_json, to_toml
 from table.generated import build, schemas
 
@@ -66,6 +67,37 @@ def test_the_file_of_the_documentation(tmp_path):
     )
 
 
+RICH = Schema(
+    (
+        Column("sex", "categorical", categories=("F", "M", "rest"), other="rest"),
+        Column("gain", "continuous", min=0, max=9, spikes=(0, 4.5)),
+        Column("age", "integer", min=0, max=120, spikes=()),
+        Column("seen", "date", min=0, max=86400, spikes=(0, 3600), nullable=True),
+    ),
+    target="sex",
+    constraints=(Constraint("age >= 18 -> gain > 0"), Constraint("\"sex\" != 'rest'")),
+)
+
+
+@pytest.mark.parametrize("ending", ["toml", "json"])
+def test_spikes_target_and_constraints_survive_their_file(ending, tmp_path):
+    RICH.write(tmp_path / f"s.{ending}")
+    assert Schema.read(tmp_path / f"s.{ending}") == RICH
+    assert Schema.from_dict(json.loads(json.dumps(RICH.to_dict()))) == RICH
+
+
+def test_what_is_not_declared_is_not_written():
+    plain = Schema((Column("age", "integer", min=0, max=120),))
+    assert to_toml(plain) == '[columns.age]\nkind = "integer"\nmin = 0\nmax = 120\n'
+    assert list(plain.to_dict()) == ["columns", "values_read"]
+
+
+def test_too_many_rules_are_refused():
+    rules = {"columns": {"a": {"kind": "integer"}}, "constraints": ["a > 0"] * 101}
+    with pytest.raises(InputError, match="at most 100 rules"):
+        Schema.from_dict(rules)
+
+
 def test_an_undeclared_column_leaves_a_gap_to_fill():
     schema = Schema((Column("dose", "continuous", unit="mg"), Column("sex", "categorical")))
     assert to_toml(schema) == (
@@ -88,18 +120,17 @@ def test_a_file_with_a_mark_at_its_start(tmp_path):
     assert Schema.read(path).names == ("x",)
 
 
-KNOWN = "known keys are kind, min, max, nullable, unit, categories"
+KEYS = "kind, min, max, nullable, unit, categories, spikes, other"
+KNOWN = f"known keys are {KEYS}"
 BAD = {
     '[columns.age]\nkind = "integer"\nmn = 4': f"column 'age': unknown key 'mn'; {KNOWN}",
     '[columns.age]\nkind = "integer"\n4711 = 4': f"column 'age': unknown key; {KNOWN}",
     '[column.age]\nkind = "integer"': (
-        "schema: unknown key 'column'; known keys are columns, values_read"
+        "schema: unknown key 'column'; known keys are columns, values_read, target, constraints"
     ),
     "[columns.age]\nmin = 1": "column 'age': kind is missing; declare what the column holds",
     "[columns.age]\nkind = 4711": "column 'age': kind must be text",
-    "[columns]\nage = 4711": (
-        "column 'age': must be a table of keys: kind, min, max, nullable, unit, categories"
-    ),
+    "[columns]\nage = 4711": f"column 'age': must be a table of keys: {KEYS}",
     "columns = 4711": "schema must have a part named columns, as in [columns.age]",
     "columns = []": "schema must declare 1 to 10000 columns under [columns.NAME]",
     "columns = [4711]": "schema must have a part named columns, as in [columns.age]",
@@ -130,6 +161,30 @@ BAD = {
     ),
     '[columns.age]\nkind = "date"\nmin = 07:30:00\nmax = 2020-01-01': (
         "column 'age': min must be a date such as 2020-12-31"
+    ),
+    '[columns.age]\nkind = "integer"\nspikes = 4711': (
+        "column 'age': spikes must be a list of values"
+    ),
+    '[columns.age]\nkind = "integer"\nspikes = [4711, true]': (
+        "column 'age': spikes must be numbers"
+    ),
+    '[columns.age]\nkind = "date"\nspikes = [4711]': (
+        "column 'age': spikes must be a date such as 2020-12-31"
+    ),
+    '[columns.age]\nkind = "categorical"\nother = 4711': "column 'age': other must be text",
+    'target = 4711\n[columns.age]\nkind = "boolean"': "target must be the name of a column",
+    'target = "4711"\n[columns.age]\nkind = "boolean"': "target must be a column of the schema",
+    'constraints = "age > 4711"\n[columns.age]\nkind = "integer"': (
+        'constraints must be a list of rules such as "start <= end"'
+    ),
+    'constraints = [4711]\n[columns.age]\nkind = "integer"': (
+        'constraints must be a list of rules such as "start <= end"'
+    ),
+    'constraints = ["4711 > age"]\n[columns.age]\nkind = "integer"': (
+        "constraint 1: what stands before '>' must be a column of the schema"
+    ),
+    'constraints = ["age 4711"]\n[columns.age]\nkind = "integer"': (
+        "constraint must read like: start <= end, or: pregnant = true -> sex = F"
     ),
     'values_read = 1\n[columns.age]\nkind = "boolean"': "values_read must be true or false",
     "#" * (MAX_BYTES + 1): "schema file must hold at most 1048576 bytes; is it the table?",

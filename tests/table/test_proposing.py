@@ -58,8 +58,7 @@ def test_values_are_read_with_consent_and_said_to_be():
             Column("sex", "categorical", categories=("F", "M")),
             Column("alive", "boolean"),
             Column("seen", "date", min=1577836800, max=noon),
-            # constant columns have no bounds to declare
-            Column("constant", "integer"),
+            Column("constant", "integer", min=5, max=5),
             Column("code", "categorical", categories=("a", "b")),
         ),
         values_read=True,

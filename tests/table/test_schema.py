@@ -5,6 +5,7 @@ import pytest
 
 from dpflows.errors import InputError
 from dpflows.table import Column, Schema
+from dpflows.table.constraints import Constraint
 
 AGE = Column("age", "integer", min=0, max=120)
 DOSE = Column("dose", "continuous")
@@ -23,6 +24,36 @@ def test_with_bounds_changes_one_column_and_nothing_else():
     assert schema.column("dose") == Column("dose", "continuous", min=-1, max=1)
     assert schema.column("age") == AGE
     assert schema.values_read
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_mixed"),
+    [
+        (Schema((AGE, DOSE)), False),
+        (Schema((Column("age", "integer", min=5, max=5),)), False),
+        (Schema((Column("age", "integer", spikes=()),)), False),
+        (Schema((Column("age", "integer", spikes=(0,)),)), True),
+        (Schema((Column("age", "integer", nullable=True),)), True),
+        (Schema((AGE,), target="age"), True),
+        (Schema((AGE,), constraints=(Constraint("age > 3"),)), True),
+        *((Schema((Column("x", kind),)), True) for kind in ("categorical", "boolean", "date")),
+    ],
+)
+def test_what_makes_a_schema_mixed(schema, is_mixed):
+    assert schema.is_mixed == is_mixed
+
+
+def test_hints_pass_estimators_of_numbers_and_promises_do_not():
+    Schema((Column("age", "integer", spikes=(0,)),), target="age").require_numeric()
+    promising = Schema((AGE,), constraints=(Constraint("age > 3"),))
+    promising.require_numbers()
+    with pytest.raises(InputError, match="constraints are not yet supported by this estimator"):
+        promising.require_numeric()
+
+
+def test_a_target_is_a_column():
+    with pytest.raises(InputError, match="target must be a column of the schema"):
+        Schema((AGE,), target="dose")
 
 
 def test_an_unknown_column_is_answered_with_the_known_ones():

@@ -215,8 +215,7 @@ def _check_missing(missing: np.ndarray, column: Column, label: str) -> None:
             missing,
             label,
             "must be filled, got {cells} without a value (NaN)",
-            "fill them, drop their rows, or declare nullable = true "
-            "(nullable columns are not yet supported by the estimators)",
+            "fill them, drop their rows, or declare nullable = true (DPFlow models missing cells)",
         )
 
 

@@ -5,7 +5,6 @@ the file may hold bounds that were read from rows, or may be the table itself.
 """
 
 import contextlib
-import datetime
 import json
 import os
 import re
@@ -17,11 +16,13 @@ from typing import Any
 from dpflows.errors import InputError
 from dpflows.files import write_atomically
 from dpflows.table.columns import Column, check_name
-from dpflows.table.schema import Schema
+from dpflows.table.constraints import Constraint
+from dpflows.table.moments import iso, moment
+from dpflows.table.schema import MAX_CONSTRAINTS, Schema
 
 MAX_BYTES = 2**20
 MAX_COLUMNS = 10_000
-KNOWN_TOP_KEYS = ("columns", "values_read")
+KNOWN_TOP_KEYS = ("columns", "values_read", "target", "constraints")
 
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "kind": ((str,), "text"),
@@ -30,12 +31,12 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "nullable": ((bool,), "true or false"),
     "unit": ((str,), "text"),
     "categories": ((list,), "a list of labels"),
+    "spikes": ((list,), "a list of values"),
+    "other": ((str,), "text"),
 }
 KNOWN_KEYS = tuple(_TYPES)
 
 _ADVICE = "declare from public knowledge"
-_EPOCH = datetime.datetime(1970, 1, 1)
-_SECOND = datetime.timedelta(seconds=1)
 
 
 def read(path: str | os.PathLike[str]) -> Schema:
@@ -67,7 +68,33 @@ def parse(description: Any) -> Schema:
     values_read = description.get("values_read", False)
     if not isinstance(values_read, bool):
         raise InputError("values_read must be true or false")
-    return Schema(tuple(_column(name, entry) for name, entry in entries), values_read)
+    return Schema(
+        tuple(_column(name, entry) for name, entry in entries),
+        values_read,
+        target=_target(description.get("target")),
+        constraints=_constraints(description.get("constraints", [])),
+    )
+
+
+def _target(name: Any) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise InputError("target must be the name of a column")
+    return name
+
+
+def _constraints(texts: Any) -> tuple[Constraint, ...]:
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InputError('constraints must be a list of rules such as "start <= end"')
+    if len(texts) > MAX_CONSTRAINTS:
+        raise InputError(f"constraints must be at most {MAX_CONSTRAINTS} rules")
+    return tuple(Constraint(text) for text in texts)
+
+
+def rules(schema: Schema) -> dict[str, Any]:
+    """The target and the constraints as plain JSON, where they are declared."""
+    target = {} if schema.target is None else {"target": schema.target}
+    texts = [constraint.text for constraint in schema.constraints]
+    return target | ({"constraints": texts} if texts else {})
 
 
 def describe(column: Column) -> dict[str, Any]:
@@ -79,6 +106,8 @@ def describe(column: Column) -> dict[str, Any]:
         "nullable": column.nullable or None,
         "unit": column.unit or None,
         "categories": None if column.categories is None else list(column.categories),
+        "spikes": None if column.spikes is None else [_bound(column, v) for v in column.spikes],
+        "other": column.other,
     }
     return {key: value for key, value in parts.items() if value is not None}
 
@@ -86,6 +115,7 @@ def describe(column: Column) -> dict[str, Any]:
 def to_json(schema: Schema) -> str:
     """The schema as the text of a JSON file."""
     document: dict[str, Any] = {"values_read": True} if schema.values_read else {}
+    document |= rules(schema)
     document["columns"] = {column.name: describe(column) for column in schema.columns}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
@@ -102,7 +132,8 @@ def to_toml(schema: Schema) -> str:
     """
     top = ["# bounds or categories below were read from the rows: not public\nvalues_read = true\n"]
     parts = top if schema.values_read else []
-    return "\n".join(parts + [_section(column) for column in schema.columns])
+    declared = [f"{key} = {_toml_value(value)}\n" for key, value in rules(schema).items()]
+    return "\n".join(parts + declared + [_section(column) for column in schema.columns])
 
 
 def _section(column: Column) -> str:
@@ -131,7 +162,7 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, str):
         return _toml_string(value)
     if isinstance(value, list):
-        return f"[{', '.join(map(_toml_string, value))}]"
+        return f"[{', '.join(map(_toml_value, value))}]"
     return json.dumps(value)
 
 
@@ -139,13 +170,8 @@ def _bound(column: Column, value: float | None) -> float | int | str | None:
     if value is None or column.kind == "continuous":
         return value
     if column.kind == "date":
-        return _iso(value)
+        return iso(value)
     return int(value)
-
-
-def _iso(seconds: float) -> str:
-    text = (_EPOCH + seconds * _SECOND).isoformat()
-    return text.removesuffix("T00:00:00")
 
 
 def _column(name: Any, entry: Any) -> Column:
@@ -163,10 +189,16 @@ def _part(name: str, key: str, value: Any, is_date: bool) -> Any:
     if is_date and key in ("min", "max"):
         return _seconds(name, key, value)
     types, expected = _TYPES[key]
-    # a boolean is an integer to Python, but not to a reader
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+    if not _is_one_of(value, types):
         raise InputError(f"column {name!r}: {key} must be {expected}")
+    if key == "spikes":
+        return tuple(_spike(name, spike, is_date) for spike in value)
     return _labels(name, value) if key == "categories" else value
+
+
+def _is_one_of(value: Any, types: tuple[type, ...]) -> bool:
+    # a boolean is an integer to Python, but not to a reader
+    return isinstance(value, types) and (not isinstance(value, bool) or bool in types)
 
 
 def _labels(name: str, labels: Any) -> tuple[str, ...]:
@@ -175,26 +207,19 @@ def _labels(name: str, labels: Any) -> tuple[str, ...]:
     return tuple(labels)
 
 
+def _spike(name: str, value: Any, is_date: bool) -> Any:
+    if is_date:
+        return _seconds(name, "spikes", value)
+    if not _is_one_of(value, (int, float)):
+        raise InputError(f"column {name!r}: spikes must be numbers")
+    return value
+
+
 def _seconds(name: str, key: str, value: Any) -> float:
-    refusal = InputError(f"column {name!r}: {key} must be a date such as 2020-12-31")
-    if isinstance(value, str):
-        try:
-            value = datetime.datetime.fromisoformat(value)
-        except ValueError:
-            raise refusal from None
-    if not isinstance(value, datetime.date):
-        raise refusal
-    moment = datetime.datetime.fromisoformat(value.isoformat())
-    try:
-        return (_without_zone(moment) - _EPOCH) / _SECOND
-    except OverflowError:
-        raise refusal from None
-
-
-def _without_zone(moment: datetime.datetime) -> datetime.datetime:
-    if moment.tzinfo is None:
-        return moment
-    return moment.astimezone(datetime.UTC).replace(tzinfo=None)
+    seconds = moment(value)
+    if seconds is None:
+        raise InputError(f"column {name!r}: {key} must be a date such as 2020-12-31")
+    return seconds
 
 
 def _check_keys(owner: str, entry: dict[Any, Any], known: tuple[str, ...]) -> None:

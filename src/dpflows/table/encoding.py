@@ -46,8 +46,7 @@ class Encoding:
 
     def __post_init__(self) -> None:
         self.schema.require_numeric()
-        if names := self.schema.undeclared():
-            raise InputError(_undeclared_message(self.schema, names))
+        require_declared(self.schema)
 
     @functools.cached_property
     def low(self) -> np.ndarray:
@@ -103,16 +102,31 @@ class Encoding:
         return table.matrix
 
 
-def _undeclared_message(schema: Schema, names: tuple[str, ...]) -> str:
-    shown = listed(names)
-    if schema.names_read:
-        shown = ", ".join(str(schema.names.index(name) + 1) for name in names[:8])
-        shown = f"number {shown}" + (" and more" if len(names) > 8 else "")
-    return (
-        f"bounds are not declared for column {shown}, and must not be read from private rows: "
-        "declare min and max in the schema (or bounds=(low, high)), or let a share of epsilon "
-        "discover them (discover=0.1, --discover 0.1)"
+def require_declared(schema: Schema) -> None:
+    """Refuse columns without bounds or categories, with the two ways out."""
+    names = schema.undeclared()
+    if not names:
+        return
+    labelled = {schema.column(name).kind == "categorical" for name in names}
+    things = " and ".join(_GAPS[is_labelled][0] for is_labelled in sorted(labelled))
+    keys = " and ".join(_GAPS[is_labelled][1] for is_labelled in sorted(labelled))
+    raise InputError(
+        f"{things} are not declared for column {_shown(schema, names)}, and must not be read from "
+        f"private rows: declare {keys} in the schema{'' if True in labelled else _ARRAYS}, or let "
+        "a share of epsilon discover them (discover=0.1, --discover 0.1)"
     )
+
+
+#: What an undeclared column lacks, and its keys; by whether its cells are labels.
+_GAPS = {False: ("bounds", "min and max"), True: ("categories", "categories")}
+_ARRAYS = " (or bounds=(low, high))"
+
+
+def _shown(schema: Schema, names: tuple[str, ...]) -> str:
+    if not schema.names_read:
+        return listed(names)
+    numbers = ", ".join(str(schema.names.index(name) + 1) for name in names[:8])
+    return f"number {numbers}" + (" and more" if len(names) > 8 else "")
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

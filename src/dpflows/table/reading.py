@@ -57,9 +57,9 @@ class Table:
         """The cells as float64, one row per row; only for numeric columns.
 
         Raises:
-            InputError: a column is of a kind that no estimator models yet.
+            InputError: a column is not filled with numbers.
         """
-        self.schema.require_numeric()
+        self.schema.require_numbers()
         return np.column_stack(list(self.columns.values()))
 
 

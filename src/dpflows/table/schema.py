@@ -14,11 +14,13 @@ import numpy as np
 
 from dpflows.errors import InputError
 from dpflows.table.columns import KINDS, Column, check_name
+from dpflows.table.constraints import Constraint
 
 __all__ = ["KINDS", "Column", "Schema", "default_names", "listed"]
 
 #: The most names that one message lists.
 MAX_NAMES_SHOWN = 8
+MAX_CONSTRAINTS = 100
 
 
 @final
@@ -33,6 +35,8 @@ class Schema:
         names_read: Whether the names were taken from a table that came without a
             schema. Messages then count columns instead of naming them, because the
             first line of a file without a header is a row.
+        target: The column that the others are to predict, if there is one.
+        constraints: Rules that every row keeps.
 
     Example:
         >>> age = Column("age", "integer", min=0, max=120)
@@ -46,6 +50,8 @@ class Schema:
     columns: tuple[Column, ...]
     values_read: bool = False
     names_read: bool = field(default=False, compare=False, repr=False)
+    target: str | None = None
+    constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -55,6 +61,19 @@ class Schema:
             raise InputError("schema must be made of Column objects")
         if len(set(self.names)) != len(self.columns):
             raise InputError("schema must not declare two columns of one name")
+        if self.target is not None and self.target not in self.names:
+            raise InputError("target must be a column of the schema")
+        object.__setattr__(self, "constraints", tuple(self.constraints))
+        self._check_constraints()
+
+    def _check_constraints(self) -> None:
+        if len(self.constraints) > MAX_CONSTRAINTS:
+            raise InputError(f"constraints must be at most {MAX_CONSTRAINTS} rules")
+        for number, constraint in enumerate(self.constraints, 1):
+            try:
+                constraint.check(self)
+            except InputError as error:
+                raise InputError(f"constraint {number}: {error}") from None
 
     @classmethod
     def from_bounds(cls, low: Any, high: Any, names: Any = None) -> "Schema":
@@ -143,10 +162,10 @@ class Schema:
             >>> Schema.from_bounds([0], [1]).to_dict()["columns"]
             [{'name': 'x0', 'kind': 'continuous', 'min': 0.0, 'max': 1.0}]
         """
-        from dpflows.table.documents import describe
+        from dpflows.table.documents import describe, rules
 
         columns = [{"name": column.name} | describe(column) for column in self.columns]
-        return {"columns": columns, "values_read": self.values_read}
+        return {"columns": columns, "values_read": self.values_read} | rules(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,25 +197,59 @@ class Schema:
         """Names of the columns that lack bounds or categories."""
         return tuple(column.name for column in self.columns if not column.is_declared)
 
-    def require_numeric(self) -> None:
-        """Refuse kinds that no estimator models yet; decided by declarations alone."""
+    @property
+    def is_mixed(self) -> bool:
+        """Whether rows are more than plain numbers between bounds.
+
+        Example:
+            >>> Schema((Column("sex", "categorical"),)).is_mixed
+            True
+        """
+        declared = self.target is not None or bool(self.constraints)
+        return declared or any(_is_mixed(column) for column in self.columns)
+
+    def require_numbers(self) -> None:
+        """Refuse columns that are not filled with numbers; decided by declarations alone."""
         for column in self.columns:
             if column.kind not in ("continuous", "integer"):
                 raise InputError(
                     f"{self.label(column.name)} is {column.kind}: not yet supported by this "
-                    "estimator; drop it or declare it continuous or integer"
+                    "estimator; use DPFlow, which models it, drop it, or declare it continuous "
+                    "or integer"
                 )
             if column.nullable:
                 raise InputError(
                     f"{self.label(column.name)} is nullable: not yet supported by this "
-                    "estimator; fill the missing cells and declare nullable = false, or drop it"
+                    "estimator; use DPFlow, which models missing cells, or fill them and declare "
+                    "nullable = false, or drop it"
                 )
+
+    def require_numeric(self) -> None:
+        """Refuse what estimators of plain numbers cannot keep.
+
+        Spikes and a target are hints that such an estimator may leave aside; constraints
+        are promises.
+        """
+        self.require_numbers()
+        if self.constraints:
+            raise InputError(
+                "constraints are not yet supported by this estimator; use DPFlow, which keeps "
+                "them, or take them out of the schema"
+            )
 
     def with_bounds(self, name: str, low: float, high: float) -> "Schema":
         """The same schema with one column's bounds declared."""
-        changed = dataclasses.replace(self.column(name), min=low, max=high)
-        columns = tuple(changed if c.name == name else c for c in self.columns)
+        return self.with_column(self.column(name).within(low, high))
+
+    def with_column(self, column: Column) -> "Schema":
+        """The same schema with one column described anew."""
+        columns = tuple(column if c.name == column.name else c for c in self.columns)
         return dataclasses.replace(self, columns=columns)
+
+
+def _is_mixed(column: Column) -> bool:
+    is_number = column.kind in ("continuous", "integer")
+    return not is_number or column.nullable or bool(column.spikes)
 
 
 def default_names(count: int) -> tuple[str, ...]:
