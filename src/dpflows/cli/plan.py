@@ -107,7 +107,7 @@ def _replace_one_line(promise: "Guarantee") -> str:
 
 
 def _run_lines(made: "Plan") -> list[str]:
-    flow, batches = made.architecture, made.batches
+    batches = made.batches
     if made.steps == 0:
         return [
             f"a mixture of Gaussians fitted to {made.rows:,} rows, with nothing left for a flow "
@@ -117,6 +117,6 @@ def _run_lines(made: "Plan") -> list[str]:
     return [
         f"noise multiplier {made.noise_multiplier:.4g}, {made.steps:,} steps of about "
         f"{batches.batch_size:,} of {made.rows:,} rows ({batches.sampling})",
-        f"architecture {flow.name}: {flow.blocks} blocks, width {flow.width}, depth {flow.depth}",
+        f"architecture {made.architecture}",
         f"about {made.seconds:,.0f} s on two cores, {made.megabytes:,.0f} MB beyond the rows",
     ]

@@ -23,7 +23,7 @@ from dpflows.estimators.intake import (
     stamps_of,
 )
 from dpflows.flows.density import Defended, Density
-from dpflows.flows.normalisers import Normaliser, normaliser_from
+from dpflows.flows.normalisers import Normaliser
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger, Receipt
@@ -153,24 +153,17 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         common = {
             "schema": self.encoding_.schema.to_dict(),
             "form": self.form_.to_dict(),
-            "log_inside": self.density_.log_inside,
-            "background_weight": self.density_.model.weight,
             "guarantee": self.guarantee_.to_dict(),
             "receipt": None if self.receipt_ is None else self.receipt_.to_dict(),
         }
-        return common | header, self.density_.normaliser.arrays() | arrays
+        return common | header, arrays
 
     @classmethod
     def from_file(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DensityEstimator":
         """Read back what ``to_file`` gave; the content may be hostile."""
         guarantee = Guarantee.from_dict(header["guarantee"])
-        encoding = Encoding(Schema.from_dict(header["schema"]))
-        normaliser = normaliser_from(arrays)
-        estimator, model = cls._rebuild(header, arrays, guarantee, encoding, normaliser)
-        weighted = Defended(model.flow, model.background, float(header["background_weight"]))
-        inside = float(header["log_inside"])
-        estimator.density_ = Density(normaliser, weighted, encoding.low, encoding.high, inside)
-        estimator._adopt(guarantee, encoding, Form.from_dict(header["form"]))
+        estimator = cls._rebuild(header, arrays, guarantee, Schema.from_dict(header["schema"]))
+        estimator._adopt(guarantee, estimator.encoding_, Form.from_dict(header["form"]))
         estimator.receipt_ = read_receipt(header)
         return estimator
 
@@ -185,10 +178,9 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         header: dict[str, Any],
         arrays: dict[str, np.ndarray],
         guarantee: Guarantee,
-        encoding: Encoding,
-        normaliser: Normaliser,
-    ) -> tuple[Any, Defended]:
-        """An unfitted estimator with the file's settings, and its model."""
+        schema: Schema,
+    ) -> "DensityEstimator":
+        """An estimator with the file's settings, plan, encoding and density."""
 
     def _release(
         self,

@@ -1,40 +1,29 @@
 """DP-NF: a normalizing flow fitted under differential privacy."""
 
+import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError
-from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.base import DensityEstimator, key_of
 from dpflows.estimators.charging import Job
+from dpflows.estimators.drawing import draw_rows
+from dpflows.estimators.intake import Declarations
+from dpflows.estimators.mixed import MixedWay
 from dpflows.estimators.mixture import DPGaussianMixture
-from dpflows.estimators.parameters import (
-    fresh_model,
-    parameter_arrays,
-    require_room,
-    with_parameters,
-)
-from dpflows.estimators.preparing import Beginning, Preparation, Prepared, prepare, rate_after
+from dpflows.estimators.smooth import SmoothWay
+from dpflows.estimators.ways import Way
 from dpflows.flows.architectures import Architecture
-from dpflows.flows.density import Defended
-from dpflows.flows.normalisers import Normaliser
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger
-from dpflows.privacy.randomness import Entropy
-from dpflows.table.encoding import Encoding
+from dpflows.table.mixing import MixedEncoding
 from dpflows.table.schema import Schema
-from dpflows.training.checkpoints import Checkpoints
-from dpflows.training.defaults import defaults_for
-from dpflows.training.fitting import fit_model
-from dpflows.training.initialising import (
-    PAPER_FORMULA,
-    PAPER_STAMP,
-    Initialisation,
-    plan_initialisation,
-)
 from dpflows.training.loop import Callbacks
-from dpflows.training.plan import Plan, Settings, make_plan
+from dpflows.training.plan import Plan, Settings
 
 
 @final
@@ -146,34 +135,7 @@ class DPFlow(DensityEstimator):
 
     def plan(self, rows: int, columns: int | None = None) -> Plan:
         """What ``fit`` would do with a table of this shape; reads no row."""
-        budget, told = self._budget(), self._declarations()
-        columns = told.count(columns)
-        share = self._beginning().share(budget, rows=rows, columns=columns)
-        settings = Settings(
-            architecture=self._architecture(),
-            sampling=self.sampling,
-            batch_size=self.batch_size,
-            steps=self.steps,
-            noise_multiplier=self.noise_multiplier,
-            learning_rate=rate_after(share, self.learning_rate),
-            optimizer=self.optimizer,
-            schedule=self.schedule,
-            averaging=self.averaging,
-            clipping=self.clipping,
-            clipping_norm=self.clipping_norm,
-            accountant=self.accountant,
-        )
-        start = self._initialisation(rows, columns).events if share < 1 else ()
-        prepared = self._preparation(rows, columns).events
-        before = (*told.events(budget, columns), *prepared, *start)
-        return make_plan(
-            budget,
-            rows=rows,
-            columns=columns,
-            settings=settings,
-            before=before if budget.is_private else (),
-            train=share < 1,
-        )
+        return self._way().plan(rows, self._declarations().count(columns))
 
     def fit(
         self,
@@ -197,44 +159,60 @@ class DPFlow(DensityEstimator):
         """
         return self._fit(X, ledger, checkpoint=checkpoint, callbacks=callbacks)
 
-    def _learn(self, job: Job) -> None:
-        """Prepare, train and keep what came of it."""
-        plan, entropy = job.plan, job.entropy
-        ways = self._preparation(plan.rows, plan.columns), self._declarations()
-        intake, prepared = prepare(*ways, job.table, plan.budget, job.journal, entropy)
-        rows = prepared.normaliser.apply(intake.rows)
-        model = fit_model(
-            self._start(plan, intake.encoding, prepared, rows, job.journal, entropy),
-            rows,
-            plan,
-            entropy=entropy,
-            callbacks=job.callbacks,
-            checkpoints=job.journal,
-            known_to_taps=True,
-        )
-        self.prepared_ = prepared
-        self._release(intake, plan, model, prepared.normaliser, entropy)
+    def sample(self, n_samples: int = 1, conditions: Mapping[str, Any] | None = None) -> Any:
+        """``n_samples`` synthetic rows, as the kind of table that was fitted.
 
-    def _start(
-        self,
-        plan: Plan,
-        encoding: Encoding,
-        prepared: Prepared,
-        rows: np.ndarray,
-        checkpoints: Checkpoints | None,
-        entropy: Entropy,
-    ) -> Defended:
-        """An untrained model; one that goes on from a checkpoint needs no start of its own."""
-        key = entropy.key("initialisation")
-        model = fresh_model(plan, prepared, encoding, key, trainable_prior=self.trainable_prior)
-        if plan.steps == 0 or (checkpoints is not None and checkpoints.has_state):
-            return model
-        start = self._initialisation(*rows.shape).start(model.flow, rows, entropy=entropy)
-        return Defended(start, model.background)
+        Args:
+            n_samples: How many.
+            conditions: Wanted values by column, for tables of mixed kinds. Rows follow the
+                conditional distribution: exactly if the columns come first in the model's
+                order, by weighted draws otherwise.
+
+        Rows that break a constraint of the schema are drawn again. ``acceptance_`` then says
+        which share of the draws was kept.
+        """
+        check_is_fitted(self, "density_")
+        if isinstance(self.encoding_, MixedEncoding):
+            return self._sample_mixed(n_samples, conditions or {})
+        if conditions:
+            raise InputError("conditions need a table of mixed kinds; this one holds only numbers")
+        return super().sample(n_samples)
+
+    def _sample_mixed(self, n_samples: int, conditions: Mapping[str, Any]) -> Any:
+        drawn = draw_rows(
+            self.density_,
+            self.encoding_,
+            n_samples,
+            conditions,
+            key_of(self._entropy(), "sampling"),
+        )
+        self.acceptance_ = drawn.acceptance
+        return self.form_.frame(drawn.columns, self.encoding_.schema)
+
+    def stamps(self) -> tuple[str, ...]:
+        """What the settings alone will mark a fit with."""
+        return (*self._way().stamps, *super().stamps())
+
+    def _settings(self, **fixed: Any) -> Settings:
+        """What the caller fixed about training, with some of it fixed otherwise."""
+        names = [field.name for field in dataclasses.fields(Settings)]
+        return Settings(**{name: getattr(self, name) for name in names} | fixed)
+
+    def _learn(self, job: Job) -> None:
+        """Do what the plan says and keep what came of it."""
+        if self.schema is None:
+            job.table.schema.require_numeric()
+        self._way().learn(job)
+
+    def _declarations(self) -> Declarations:
+        return Declarations(self.schema, self.bounds, self.discover, mixed=True)
+
+    def _way(self) -> Way:
+        schema = self._declarations().known_schema()
+        return MixedWay(self) if schema is not None and schema.is_mixed else SmoothWay(self)
 
     def _describe_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        header = {"plan": self.plan_.to_dict(), "trainable_prior": self.trainable_prior}
-        return header, self.prepared_.arrays() | parameter_arrays(self.density_.model)
+        return self._way().describe()
 
     @classmethod
     def _rebuild(
@@ -242,59 +220,17 @@ class DPFlow(DensityEstimator):
         header: dict[str, Any],
         arrays: dict[str, np.ndarray],
         guarantee: Guarantee,
-        encoding: Encoding,
-        normaliser: Normaliser,
-    ) -> tuple["DPFlow", Defended]:
-        budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
-        plan = Plan.from_dict(header["plan"], budget)
-        if plan.steps > 0:
-            require_room(plan.architecture, len(encoding.low), arrays)
-        prepared, trainable = Prepared.from_arrays(arrays), bool(header["trainable_prior"])
-        key = np.zeros(2, np.uint32)
-        template = fresh_model(plan, prepared, encoding, key, trainable_prior=trainable)
+        schema: Schema,
+    ) -> "DPFlow":
+        way = MixedWay if schema.is_mixed else SmoothWay
         estimator = cls(
             epsilon=guarantee.epsilon,
             delta=guarantee.delta,
-            schema=encoding.schema,
+            schema=schema,
             neighbours=guarantee.neighbours,
-            architecture=plan.architecture,
             accountant=guarantee.accountant,
-            trainable_prior=trainable,
         )
-        estimator.plan_, estimator.prepared_ = plan, prepared
-        return estimator, with_parameters(template, arrays)
-
-    def _preparation(self, rows: int, columns: int) -> Preparation:
-        budget = self._budget()
-        return self._beginning().preparation(
-            budget,
-            rows=rows,
-            columns=columns,
-            accountant=self.accountant,
-            before=self._declarations().events(budget, columns),
-        )
-
-    def _beginning(self) -> Beginning:
-        fixed = (self.architecture, self.steps, self.noise_multiplier)
-        wants_flow = fixed != (None, None, None) or self.initialisation != "identity"
-        prior = None if self.prior == "auto" and wants_flow else self.prior
-        return Beginning(prior, self.prior_share, self.prior_is_public, self.normalisation)
-
-    def _initialisation(self, rows: int, columns: int) -> Initialisation:
-        budget = self._budget()
-        rule = defaults_for(budget, rows=rows, columns=columns)
-        layers = (self._architecture() or rule.architecture).act_norms
-        return plan_initialisation(self.initialisation, budget, layers=layers, columns=columns)
-
-    def stamps(self) -> tuple[str, ...]:
-        """What the settings alone will mark a fit with."""
-        formula = (PAPER_STAMP,) if self.initialisation == PAPER_FORMULA else ()
-        return (*formula, *self._beginning().stamps, *super().stamps())
-
-    def _architecture(self) -> Architecture | None:
-        chosen = self.architecture
-        if chosen is None or isinstance(chosen, Architecture):
-            return chosen
-        if not isinstance(chosen, str):
-            raise InputError("architecture must be a name, an Architecture or None")
-        return Architecture(chosen)
+        budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
+        estimator.plan_ = Plan.from_dict(header["plan"], budget)
+        way(estimator).rebuild(header, arrays, schema)
+        return estimator

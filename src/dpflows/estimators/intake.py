@@ -49,6 +49,7 @@ class Declarations:
         schema: A ``Schema`` or the path of one; ``None`` takes kinds from types.
         bounds: ``(low, high)`` of the columns instead, numbers or one per column.
         discover: The share of epsilon that may find bounds where none are declared.
+        mixed: Whether columns of all kinds are welcome.
 
     Example:
         >>> told = Declarations(None, (0, 1), None)
@@ -60,6 +61,7 @@ class Declarations:
     schema: Schema | str | os.PathLike[str] | None
     bounds: Any
     discover: float | None
+    mixed: bool = False
 
     def __post_init__(self) -> None:
         if self.schema is not None and self.bounds is not None:
@@ -106,7 +108,8 @@ class Declarations:
         table = read_table(as_source(source), schema)
         if schema is None and self.bounds is not None:
             table = dataclasses.replace(table, schema=with_bounds(table.schema, self.bounds))
-        table.schema.require_numeric()
+        if not self.mixed:
+            table.schema.require_numeric()
         return table
 
     def take_in(
@@ -121,12 +124,13 @@ class Declarations:
             found: The schema of an earlier start of the same run, whose discovered
                 bounds are paid for already.
         """
-        found = self._settled(table, budget, entropy) if found is None else found
+        found = self.settled(table, budget, entropy) if found is None else found
         table, encoding = dataclasses.replace(table, schema=found), Encoding(found)
         rows = encoding.encode(table, lambda count: entropy.uniforms("dither", step=0, count=count))
         return Intake(rows, encoding, table.form, stamps_of(found))
 
-    def _settled(self, table: Table, budget: Budget, entropy: Entropy) -> Schema:
+    def settled(self, table: Table, budget: Budget, entropy: Entropy) -> Schema:
+        """The declared schema, with what is not declared found by its share of epsilon."""
         if table.schema.undeclared() and self.discover is not None:
             return self._discovered(table, budget, entropy)
         return table.schema

@@ -1,5 +1,7 @@
 """A flow's trained numbers by name, and a flow filled with them again."""
 
+from typing import Any, TypeVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,8 @@ from dpflows.flows.density import Defended
 from dpflows.table.encoding import Encoding
 from dpflows.training.plan import Plan
 from dpflows.training.taps import take_apart
+
+Model = TypeVar("Model")
 
 
 def fresh_model(
@@ -43,7 +47,7 @@ def require_room(architecture: Architecture, columns: int, arrays: dict[str, np.
         raise InputError("the file's parameters do not fit its architecture")
 
 
-def parameter_arrays(model: Defended) -> dict[str, np.ndarray]:
+def parameter_arrays(model: Any) -> dict[str, np.ndarray]:
     """A model's trained arrays by name; weights that a mask hides are zero."""
     parameters, blueprint = take_apart(model)
     dense = tuple(
@@ -54,7 +58,7 @@ def parameter_arrays(model: Defended) -> dict[str, np.ndarray]:
     return {f"parameter-{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
 
 
-def with_parameters(template: Defended, arrays: dict[str, np.ndarray]) -> Defended:
+def with_parameters(template: Model, arrays: dict[str, np.ndarray]) -> Model:
     """The template with the arrays that ``parameter_arrays`` gave."""
     parameters, blueprint = take_apart(template)
     values = fill(parameter_arrays(template), arrays)

@@ -7,15 +7,17 @@ import numpy as np
 from flowjax.distributions import AbstractDistribution
 
 from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.boxes import describe_density, read_density
 from dpflows.estimators.charging import Job
 from dpflows.estimators.intake import Intake
 from dpflows.estimators.plans import ReleasePlan
 from dpflows.flows.base import uniform_box
 from dpflows.flows.density import Defended
-from dpflows.flows.normalisers import Normaliser
+from dpflows.flows.normalisers import Normaliser, normaliser_from
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
+from dpflows.table.schema import Schema
 
 Self = TypeVar("Self", bound="ReleasedEstimator")
 Arrays = dict[str, np.ndarray]
@@ -58,7 +60,8 @@ class ReleasedEstimator(DensityEstimator):
         """The model those arrays describe; they may come from a hostile file."""
 
     def _describe_model(self) -> tuple[dict[str, Any], Arrays]:
-        return {"plan": self.plan_.to_dict()}, self.parameters_
+        header, arrays = describe_density(self.density_)
+        return header | {"plan": self.plan_.to_dict()}, arrays | self.parameters_
 
     @classmethod
     def _rebuild(
@@ -66,23 +69,25 @@ class ReleasedEstimator(DensityEstimator):
         header: dict[str, Any],
         arrays: Arrays,
         guarantee: Guarantee,
-        encoding: Encoding,
-        normaliser: Normaliser,
-    ) -> tuple[Self, Defended]:
+        schema: Schema,
+    ) -> Self:
         budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
         estimator = cls(
             epsilon=guarantee.epsilon,
             delta=guarantee.delta,
-            schema=encoding.schema,
+            schema=schema,
             neighbours=guarantee.neighbours,
             accountant=guarantee.accountant,
         )
         estimator.plan_ = ReleasePlan.from_dict(header["plan"], budget)
+        encoding, normaliser = Encoding(schema), normaliser_from(arrays)
         estimator.parameters_ = {
             name: array for name, array in arrays.items() if name not in normaliser.arrays()
         }
-        model = cls._assemble(estimator.parameters_)
-        return estimator, _defended(model, normaliser, encoding)
+        model = _defended(cls._assemble(estimator.parameters_), normaliser, encoding)
+        estimator.density_ = read_density(header, normaliser, model, encoding)
+        estimator.encoding_ = encoding
+        return estimator
 
 
 def _defended(model: AbstractDistribution, normaliser: Normaliser, encoding: Encoding) -> Defended:

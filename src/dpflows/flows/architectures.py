@@ -113,6 +113,19 @@ class Architecture:
         """How many ActNorm layers such a flow has."""
         return self.blocks * self._recipe.act_norms + (self._recipe.last is not None)
 
+    def weights(self, columns: int) -> int:
+        """Trained weights of an autoregressive flow of this shape, give or take."""
+        outputs = columns * (3 * self.knots + 3)
+        hidden = (self.depth - 1) * self.width**2
+        return self.blocks * (self.width * (columns + outputs) + hidden)
+
+    def activations(self, columns: int) -> int:
+        """About how many numbers a row leaves behind for its gradient."""
+        return self.blocks * (2 * self.width * self.depth + columns * (6 * self.knots + 8))
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.blocks} blocks, width {self.width}, depth {self.depth}"
+
     def scalar_map(self) -> Transformer:
         """The transformer that the conditioners parameterise."""
         spline = RationalQuadratic(self.knots, float(self.interval))

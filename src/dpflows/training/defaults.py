@@ -4,16 +4,29 @@ Derived by measurement; ``docs/defaults.md`` has the figures behind each line. T
 rule reads no row, so following it costs no privacy.
 """
 
-import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from dpflows.flows.architectures import Architecture
+from dpflows.flows.cells import CellShape
 from dpflows.privacy.guarantee import Budget
 
 #: Up to so many columns, shapes are worth more weights than noise on them costs.
 MOST_FEW = 3
 _FEW_COLUMNS = Architecture("nsf", width=64, depth=2, blocks=3, knots=8, transformer="spline")
 _MANY_COLUMNS = Architecture("nsf", width=64, depth=1, blocks=3, knots=6)
+
+
+#: The shape of what a run trains.
+Shape: TypeAlias = Architecture | CellShape
+
+
+class CellDefaults(NamedTuple):
+    """Settings of a network of cells that need no tuning."""
+
+    shape: CellShape
+    batch_size: int
+    steps: int
+    learning_rate: float
 
 
 class Defaults(NamedTuple):
@@ -41,22 +54,26 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
     )
 
 
-def expected_seconds(architecture: Architecture, *, columns: int, slots: int, steps: int) -> float:
-    """About how long a run takes on two cores, compilation included."""
-    per_row = 4e-10 * _weights(architecture, columns)
-    return 10 + steps * (3e-4 + slots * per_row)
+def cell_defaults(budget: Budget, *, rows: int) -> CellDefaults:
+    """The settings for a mixed table at this budget.
 
-
-def expected_megabytes(architecture: Architecture, *, columns: int, slots: int) -> float:
-    """About how much memory a run needs beyond the rows."""
-    activations = architecture.blocks * (
-        2 * architecture.width * architecture.depth + columns * (6 * architecture.knots + 8)
+    Example:
+        >>> cell_defaults(Budget(1.0, 1e-5), rows=32_561).batch_size
+        2048
+    """
+    return CellDefaults(
+        shape=CellShape(),
+        batch_size=min(max(rows // 4, 1), 2048),
+        steps=500,
+        learning_rate=1e-2,
     )
-    return (16 * _weights(architecture, columns) + 4 * 3 * slots * activations) / 2**20
 
 
-def _weights(architecture: Architecture, columns: int) -> int:
-    """Trained weights of an autoregressive flow of this shape, give or take."""
-    width, outputs = architecture.width, columns * (3 * architecture.knots + 3)
-    hidden = (architecture.depth - 1) * width * width
-    return architecture.blocks * math.ceil(width * columns + hidden + width * outputs)
+def expected_seconds(shape: Shape, *, columns: int, slots: int, steps: int) -> float:
+    """About how long a run takes on two cores, compilation included."""
+    return 10 + steps * (3e-4 + slots * 4e-10 * shape.weights(columns))
+
+
+def expected_megabytes(shape: Shape, *, columns: int, slots: int) -> float:
+    """About how much memory a run needs beyond the rows."""
+    return (16 * shape.weights(columns) + 4 * 3 * slots * shape.activations(columns)) / 2**20

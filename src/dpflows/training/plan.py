@@ -12,13 +12,20 @@ from typing import Any, TypeVar
 
 from dpflows.errors import InputError
 from dpflows.flows.architectures import Architecture
+from dpflows.flows.cells import NAME, CellShape
 from dpflows.privacy.accounting import calibrate_noise, calibrate_steps
 from dpflows.privacy.events import Event, check_positive, event_from_dict
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.spending import Spending
 from dpflows.training.batches import Batches, make_batches
 from dpflows.training.clipping import Clipping
-from dpflows.training.defaults import Defaults, defaults_for, expected_megabytes, expected_seconds
+from dpflows.training.defaults import (
+    Defaults,
+    Shape,
+    defaults_for,
+    expected_megabytes,
+    expected_seconds,
+)
 from dpflows.training.optimizers import Optimizer
 
 T = TypeVar("T")
@@ -36,7 +43,7 @@ class Settings:
         100
     """
 
-    architecture: Architecture | None = None
+    architecture: Shape | None = None
     sampling: str = "poisson"
     batch_size: int | None = None
     steps: int | None = None
@@ -63,7 +70,7 @@ class Plan(Spending):
     budget: Budget
     rows: int
     columns: int
-    architecture: Architecture
+    architecture: Shape
     batches: Batches
     steps: int
     noise_multiplier: float
@@ -118,7 +125,7 @@ class Plan(Spending):
             budget=budget,
             rows=shape["rows"],
             columns=int(description["columns"]),
-            architecture=Architecture(**description["architecture"]),
+            architecture=_shape(description["architecture"]),
             batches=make_batches(description["sampling"], **shape),
             steps=int(description["steps"]),
             noise_multiplier=float(description["noise_multiplier"]),
@@ -203,6 +210,10 @@ def _steps_and_noise(
         budget, lambda steps: events(steps, noise), accountant=settings.accountant
     )
     return min(most, _given(settings.steps, most)), noise
+
+
+def _shape(description: dict[str, Any]) -> Shape:
+    return (CellShape if description.get("name") == NAME else Architecture)(**description)
 
 
 def _given(value: T | None, default: T) -> T:

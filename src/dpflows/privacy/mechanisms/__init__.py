@@ -9,6 +9,7 @@ from dpflows.privacy.mechanisms.counting import noisy_count, noisy_histogram
 from dpflows.privacy.mechanisms.covariances import SecondMoments, noisy_covariance
 from dpflows.privacy.mechanisms.grids import noisy_grid
 from dpflows.privacy.mechanisms.kernels import KernelAxis, noisy_kernel_sum
+from dpflows.privacy.mechanisms.marginals import noisy_marginals
 from dpflows.privacy.mechanisms.moments import Moments, clipped_moments
 from dpflows.privacy.mechanisms.quantiles import private_bounds, private_quantile
 from dpflows.privacy.mechanisms.release import Release
@@ -32,6 +33,7 @@ __all__ = [
     "noisy_grid",
     "noisy_histogram",
     "noisy_kernel_sum",
+    "noisy_marginals",
     "noisy_vote",
     "private_bounds",
     "private_quantile",
