@@ -6,7 +6,9 @@ import pytest
 
 from dpflows import BudgetError, DPGaussian, InputError, Schema
 from dpflows.estimators.intake import VALUES_READ_STAMP, Declarations
+from dpflows.privacy.accounting import ACCOUNTANTS
 from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.mechanisms import categories
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 
@@ -102,3 +104,152 @@ def test_a_dithered_row_does_not_depend_on_its_neighbours():
 def test_contradictions_are_refused(schema, bounds, discover, message):
     with pytest.raises(InputError, match=message):
         Declarations(schema, bounds, discover)
+
+
+SENTINEL = "one person's label"
+PATIENTS = pd.DataFrame(
+    {
+        "sex": ["F", "M"] * 1000,
+        "town": [SENTINEL, *["north", "south", "east", None] * 499, *["west"] * 3],
+        "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(2000) % 900, unit="D"),
+        "age": pd.array([None, *range(80)] * 24 + [30] * 56, dtype="Int64"),
+    }
+)
+OPEN = Schema(
+    (
+        Column("sex", "categorical", categories=("F", "M")),
+        Column("town", "categorical", nullable=True),
+        Column("seen", "date"),
+        Column("age", "integer", nullable=True),
+    )
+)
+
+
+def settled(schema, *, budget=BUDGET, discover=0.5, seed=3, rows=PATIENTS):
+    told = Declarations(schema, None, discover, mixed=True)
+    return told.settled(told.read(rows), budget, Entropy.insecure(seed))
+
+
+def with_other(label):
+    return OPEN.with_column(Column("town", "categorical", nullable=True, other=label))
+
+
+def test_categories_and_dates_are_discovered_where_they_are_not_declared():
+    found = settled(OPEN)
+    assert found.column("town") == Column(
+        "town", "categorical", categories=("east", "north", "south"), nullable=True
+    )
+    seen, age = found.column("seen"), found.column("age")
+    first, last = (
+        moment.timestamp() for moment in (PATIENTS["seen"].min(), PATIENTS["seen"].max())
+    )
+    assert seen.min <= first < last <= seen.max
+    assert age.nullable
+    assert (age.min, age.max) >= (0, 79)
+    assert found.column("sex") == OPEN.column("sex")
+
+
+def test_what_discovery_costs_is_public_and_within_its_share():
+    events = Declarations(OPEN, None, 0.5, mixed=True).events(BUDGET, 4)
+    assert [event.purpose for event in events] == [
+        "categories of column 2",
+        "bounds of column 3",
+        "bounds of column 4",
+    ]
+    assert sum(getattr(event, "delta", 0) for event in events) == pytest.approx(0.5e-5)
+    profile = ACCOUNTANTS["pld"].profile(events, BUDGET.neighbours)
+    # the accountant cuts off tails of its own
+    assert profile.epsilon(0.51e-5) <= 0.5 + 1e-3
+
+
+@pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
+def test_the_releases_of_a_search_are_those_of_its_plan(neighbours, monkeypatch):
+    """What the mechanisms say they cost is what the plan said before."""
+    from dpflows.estimators import discovering
+
+    made = []
+    for name in ("discover_categories", "private_bounds"):
+        mechanism = getattr(discovering, name)
+        monkeypatch.setattr(
+            discovering,
+            name,
+            lambda *args, mechanism=mechanism, **options: (
+                made.append(mechanism(*args, **options)) or made[-1]
+            ),
+        )
+    budget = Budget(1.0, 1e-5, neighbours)
+    settled(OPEN, budget=budget)
+    planned = Declarations(OPEN, None, 0.5, mixed=True).events(budget, 4)
+    assert tuple(release.event for release in made) == planned
+
+
+def test_one_persons_label_is_never_found():
+    """A label of one row shows with a chance of 5e-6 per run: false alarms in 1 of 10,000."""
+    for seed in range(20):
+        found = settled(OPEN, seed=seed).column("town").categories
+        assert SENTINEL not in found
+
+
+def test_a_search_without_its_threshold_is_caught(monkeypatch):
+    monkeypatch.setattr(categories, "discovery_threshold", lambda scale, delta: 1)
+    found = [settled(OPEN, seed=seed).column("town").categories for seed in range(20)]
+    assert any(SENTINEL in labels for labels in found)
+
+
+def test_rare_labels_count_as_other_only_where_that_is_declared():
+    found = settled(with_other("elsewhere")).column("town")
+    assert found.categories == ("east", "north", "south", "elsewhere")
+    assert found.other == "elsewhere"
+    assert settled(with_other("north")).column("town").categories == ("east", "south", "north")
+
+
+def test_too_many_labels_are_refused_with_advice_or_cut_to_the_frequent_ones(monkeypatch):
+    from dpflows.estimators import discovering
+
+    monkeypatch.setattr(discovering, "MOST_LABELS", 2)
+    with pytest.raises(BudgetError, match='more than 2 categories.*declare other = "a label"'):
+        settled(OPEN)
+    assert len(settled(with_other("elsewhere")).column("town").categories) == 2
+
+
+def test_categories_that_do_not_stand_out_are_said_to_be_paid_for():
+    few = PATIENTS.head(20)
+    with pytest.raises(BudgetError, match="no categories of column 'town' stood out.*is spent"):
+        settled(OPEN, rows=few)
+    only = settled(with_other("elsewhere"), rows=few, budget=Budget(1e4, 1e-5))
+    assert "elsewhere" in only.column("town").categories
+
+
+def test_without_privacy_everything_is_read():
+    found = settled(OPEN, budget=Budget(float("inf"), 1e-5))
+    assert SENTINEL in found.column("town").categories
+    assert (found.column("age").min, found.column("age").max) == (0, 79)
+
+
+def test_undeclared_categories_are_refused_with_the_two_ways_out():
+    with pytest.raises(InputError) as caught:
+        settled(
+            Schema((Column("town", "categorical"),)),
+            discover=None,
+            rows=PATIENTS[["town"]].dropna(),
+        )
+    assert "categories are not declared for column 'town'" in str(caught.value)
+    assert "declare categories in the schema, or let a share of epsilon" in str(caught.value)
+    with pytest.raises(InputError, match="bounds and categories are not.*min and max and categor"):
+        settled(OPEN, discover=None)
+
+
+def test_only_an_estimator_of_mixed_rows_lets_them_in():
+    with pytest.raises(InputError, match="not yet supported by this estimator; use DPFlow"):
+        Declarations(OPEN, None, 0.5).read(PATIENTS)
+    with pytest.raises(InputError, match="column number 1 is categorical.*DPFlow with a schema"):
+        Declarations(None, None, 0.5, mixed=True).read(PATIENTS[["sex"]])
+
+
+def test_a_constant_integer_column_is_one_of_numbers():
+    schema = Schema((Column("one", "integer", min=1, max=1), Column("x", "continuous", -9, 9)))
+    rows = pd.DataFrame({"one": 1, "x": ROWS[:, 0]})
+    assert not schema.is_mixed
+    model = DPGaussian(1.0, 1e-5, schema=schema).fit(rows)
+    assert model.sample(50)["one"].tolist() == [1] * 50
+    assert np.isfinite(model.score_samples(rows)).all()

@@ -14,14 +14,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy.sparse import issparse
 
-from dpflows.errors import BudgetError, InputError
-from dpflows.privacy.events import DiscreteLaplaceEvent, Event
+from dpflows.errors import InputError
+from dpflows.estimators.discovering import Discovery, gaps_of
+from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.counting import COUNTING
-from dpflows.privacy.mechanisms.quantiles import private_bounds
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
-from dpflows.table.encoding import Encoding
+from dpflows.table.encoding import Encoding, require_declared
 from dpflows.table.forms import Form
 from dpflows.table.reading import Table, read_table
 from dpflows.table.schema import Schema
@@ -48,8 +47,10 @@ class Declarations:
     Args:
         schema: A ``Schema`` or the path of one; ``None`` takes kinds from types.
         bounds: ``(low, high)`` of the columns instead, numbers or one per column.
-        discover: The share of epsilon that may find bounds where none are declared.
-        mixed: Whether columns of all kinds are welcome.
+        discover: The share of epsilon, and of delta if there are labels, that may find
+            bounds and categories where none are declared.
+        mixed: Whether the estimator models columns of all kinds, missing cells and
+            constraints; they must be declared in a schema.
 
     Example:
         >>> told = Declarations(None, (0, 1), None)
@@ -88,28 +89,30 @@ class Declarations:
         return columns if declared is None else declared  # type: ignore[return-value]
 
     def events(self, budget: Budget, columns: int) -> tuple[Event, ...]:
-        """What finding bounds will cost; nothing if all are declared."""
+        """What finding bounds and categories will cost; nothing if all are declared."""
+        if self.discover is None:
+            return ()
         schema = self.known_schema()
         if schema is not None:
-            numbers = [i for i, c in enumerate(schema.columns) if c.name in schema.undeclared()]
-        else:
-            numbers = list(range(columns)) if self.bounds is None else []
-        if self.discover is None or not budget.is_private:
-            return ()
-        scale = self._scale(budget, len(numbers))
-        return tuple(
-            DiscreteLaplaceEvent(scale=scale, sensitivity=COUNTING, purpose=_purpose(i))
-            for i in numbers
-        )
+            return Discovery(self.discover, budget, gaps_of(schema)).events()
+        places = range(columns) if self.bounds is None else ()
+        return Discovery(self.discover, budget, tuple((i, False) for i in places)).events()
 
     def read(self, source: Any) -> Table:
-        """Read a table and attach what is declared about it."""
+        """Read a table and attach what is declared about it.
+
+        Raises:
+            InputError: The estimator does not model a kind that is declared, or something
+                is neither declared nor to be discovered; before anything is paid.
+        """
         schema = self.known_schema()
         table = read_table(as_source(source), schema)
         if schema is None and self.bounds is not None:
             table = dataclasses.replace(table, schema=with_bounds(table.schema, self.bounds))
-        if not self.mixed:
+        if schema is None or not self.mixed:
             table.schema.require_numeric()
+        if self.discover is None:
+            require_declared(table.schema)
         return table
 
     def take_in(
@@ -132,29 +135,9 @@ class Declarations:
     def settled(self, table: Table, budget: Budget, entropy: Entropy) -> Schema:
         """The declared schema, with what is not declared found by its share of epsilon."""
         if table.schema.undeclared() and self.discover is not None:
-            return self._discovered(table, budget, entropy)
+            search = Discovery(self.discover, budget, gaps_of(table.schema))
+            return search.find(table, entropy)
         return table.schema
-
-    def _scale(self, budget: Budget, columns: int) -> float:
-        if self.discover is None:
-            raise InputError("discover must be given to find bounds")
-        return columns * COUNTING.under(budget.neighbours) / (self.discover * budget.epsilon)
-
-    def _discovered(self, table: Table, budget: Budget, entropy: Entropy) -> Schema:
-        schema, names = table.schema, table.schema.undeclared()
-        for name in names:
-            values = table.columns[name]
-            if budget.is_private:
-                found = private_bounds(
-                    values,
-                    scale=self._scale(budget, len(names)),
-                    entropy=entropy,
-                    purpose=_purpose(schema.names.index(name)),
-                ).value
-            else:
-                found = float(values.min()), float(values.max())
-            schema = _with_found(schema, name, found)
-        return schema
 
 
 def with_bounds(schema: Schema, bounds: Any) -> Schema:
@@ -190,22 +173,6 @@ def read_bounds(bounds: Any, columns: int) -> tuple[np.ndarray, np.ndarray]:
 def _kind(column: Column, low: float, high: float) -> str:
     whole = float(low).is_integer() and float(high).is_integer()
     return "continuous" if column.kind == "integer" and not whole else column.kind
-
-
-def _with_found(schema: Schema, name: str, found: tuple[float, float] | None) -> Schema:
-    if found is None:
-        raise BudgetError(
-            f"no bounds of {schema.label(name)} stood out from the noise, and the share for "
-            "finding them is spent; declare them, or give a larger share"
-        )
-    low, high = found
-    if schema.column(name).kind == "integer":
-        low, high = np.floor(low), np.ceil(high)
-    return schema.with_bounds(name, float(low), float(max(high, np.nextafter(low, np.inf))))
-
-
-def _purpose(index: int) -> str:
-    return f"bounds of column {index + 1}"
 
 
 def stamps_of(schema: Schema) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ MAX_CATEGORIES = 10_000
 MAX_SPIKES = 100
 
 _YEAR_1, _YEAR_10000 = -62135596800.0, 253402300800.0
-_WIDEST = {
+#: The lowest and the highest value that a kind can have.
+WIDEST = {
     "continuous": (-math.inf, math.inf),
     "integer": (-MAX_INTEGER, MAX_INTEGER),
     "date": (_YEAR_1, _YEAR_10000 - 1),
@@ -171,7 +172,7 @@ class Column:
 
     def _is_beyond(self, value: float) -> bool:
         if self.min is None or self.max is None:
-            low, high = _WIDEST[self.kind]
+            low, high = WIDEST[self.kind]
             return not low <= value <= high
         return not self.min <= value <= self.max
 
