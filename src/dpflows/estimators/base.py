@@ -29,7 +29,6 @@ from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
 from dpflows.privacy.spending import Spending
-from dpflows.table.encoding import Encoding
 from dpflows.table.forms import Form
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
@@ -63,10 +62,11 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     accountant: str
     insecure_test_seed: int | None
 
-    density_: Density
+    #: A ``Density`` with its ``Encoding``, or a ``MixedDensity`` with its ``MixedEncoding``.
+    density_: Any
+    encoding_: Any
     guarantee_: Guarantee
     plan_: Any
-    encoding_: Encoding
     form_: Form
     receipt_: Receipt | None
     _payment: Payment = Payment()
@@ -198,7 +198,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         stamps = (*intake.stamps, *self.stamps())
         self._adopt(plan.guarantee(stamps=stamps), encoding, intake.form)
 
-    def _adopt(self, guarantee: Guarantee, encoding: Encoding, form: Form) -> None:
+    def _adopt(self, guarantee: Guarantee, encoding: Any, form: Form) -> None:
         self.guarantee_, self.encoding_, self.form_ = guarantee, encoding, form
         self.n_features_in_ = len(encoding.schema.columns)
         names = feature_names(form, encoding.schema)

@@ -12,7 +12,7 @@ from dpflows.estimators.charging import Job
 from dpflows.estimators.intake import stamps_of
 from dpflows.estimators.parameters import parameter_arrays, with_parameters
 from dpflows.estimators.ways import Way
-from dpflows.flows.cells import CellNetwork
+from dpflows.flows.cells import CellNetwork, CellShape
 from dpflows.flows.mixed import Grouped, MixedDensity
 from dpflows.flows.raking import marginals, raked
 from dpflows.privacy.randomness import Entropy
@@ -141,7 +141,7 @@ class MixedWay(Way):
         """Build the network that the cells need, and fill it."""
         flow, encoding = self.flow, MixedEncoding(schema)
         columns = read_columns(arrays, encoding)
-        sizes, shape = [column.size for column in columns], flow.plan_.architecture
+        sizes, shape = [column.size for column in columns], _shape(flow.plan_)
         if sum(sizes) ** 2 + shape.width**2 > 2 * sum(a.size for a in arrays.values()) + 100_000:
             raise InputError("the file's parameters do not fit its architecture")
         template = shape.build(sizes, key=_key(np.zeros(2, np.uint32)))
@@ -183,6 +183,12 @@ class MixedWay(Way):
                 )
 
 
+def _shape(plan: Plan) -> CellShape:
+    if not isinstance(plan.architecture, CellShape):
+        raise InputError("the plan is for a table of numbers")
+    return plan.architecture
+
+
 def _given(value: Any, default: Any) -> Any:
     return default if value is None else value
 
@@ -221,7 +227,7 @@ def _start(plan: Plan, bought: Bought, entropy: Entropy) -> CellNetwork:
     counts = [np.maximum(t.sum(axis=0), bought.counted.noise) for t in bought.counted.tables]
     biases = np.concatenate([np.log(count / count.sum()) for count in counts])
     key = _key(entropy.key("initialisation"))
-    return plan.architecture.build(bought.sizes, key=key, biases=biases)  # type: ignore[call-arg]
+    return _shape(plan).build(bought.sizes, key=key, biases=biases)
 
 
 def _raked(network: CellNetwork, counted: Counted, rows: int, entropy: Entropy) -> CellNetwork:

@@ -34,10 +34,16 @@ def fresh_model(
     base = prepared.base(trainable=trainable_prior)
     if plan.steps > 0 or base is None:
         key = jax.random.wrap_key_data(jnp.asarray(key_words))
-        base = plan.architecture.build(len(encoding.low), key=key, base=base)
+        base = _flow(plan).build(len(encoding.low), key=key, base=base)
     box = (encoding.low, encoding.high)
     corners = (prepared.normaliser.apply(corner[None])[0] for corner in box)
     return Defended(base, uniform_box(*(corner.tolist() for corner in corners)))
+
+
+def _flow(plan: Plan) -> Architecture:
+    if not isinstance(plan.architecture, Architecture):
+        raise InputError("the plan is for a table of mixed kinds")
+    return plan.architecture
 
 
 def require_room(architecture: Architecture, columns: int, arrays: dict[str, np.ndarray]) -> None:

@@ -179,7 +179,7 @@ def unit_ranks(columns: int, width: int) -> np.ndarray:
 
 def _masked(key: PRNGKeyArray, mask: np.ndarray, scale: float) -> eqx.nn.Linear:
     layer = eqx.nn.Linear(mask.shape[1], mask.shape[0], key=key)
-    weight = paramax.Parameterize(jnp.where, jnp.asarray(mask), scale * layer.weight, 0)
+    weight: Any = paramax.Parameterize(jnp.where, jnp.asarray(mask), scale * layer.weight, 0)
     return eqx.tree_at(
         lambda layer: (layer.weight, layer.bias), layer, (weight, jnp.zeros(mask.shape[0]))
     )
@@ -231,14 +231,16 @@ class Walk(eqx.Module):
     @classmethod
     def start(cls, network: CellNetwork, rows: int) -> "Walk":
         """Empty rows."""
-        biases = network.hidden[0].bias, network.out.bias
-        return cls(network, *(jnp.tile(bias, (rows, 1)) for bias in biases))
+        first, last = (
+            jnp.tile(_bias(part), (rows, 1)) for part in (network.hidden[0], network.out)
+        )
+        return cls(network, first, last)
 
     def logits(self, column: Int[Array, ""]) -> Float[Array, "n most"]:
         """The logits of the cells of a column whose predecessors are filled."""
         units = jax.nn.relu(self.first)
         for layer in self.network.hidden[1:]:
-            units = jax.nn.relu(units @ layer.weight.T + layer.bias)
+            units = jax.nn.relu(units @ layer.weight.T + _bias(layer))
         at = jnp.asarray(_places(self.network.sizes))[column]
         said = units @ self.network.out.weight[at].T + self.direct[:, at]
         return jnp.where(at < sum(self.network.sizes), said, -jnp.inf)
@@ -248,3 +250,7 @@ class Walk(eqx.Module):
         at = chosen + jnp.asarray(self.network.starts)[column]
         first = self.first + self.network.hidden[0].weight.T[at]
         return Walk(self.network, first, self.direct + self.network.direct.weight.T[at])
+
+
+def _bias(layer: eqx.nn.Linear) -> Array:
+    return jnp.zeros(layer.out_features) if layer.bias is None else layer.bias

@@ -8,7 +8,7 @@ than the network does, the network is believed.
 """
 
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import equinox as eqx
 import jax
@@ -76,17 +76,17 @@ def raked(
         Reads the network and the noisy counts alone: post-processing of what was released.
     """
     shifts = _shifts(network, seen, key, trust, rows)
-    bias, links = network.out.bias, network.direct.weight
+    parameters: Any = network
+    bias, links = parameters.out.bias, parameters.direct.weight
     mask, weight = links.args[0], links.args[1]
-    lines = shifts.shape[1]
     for column, (start, size) in enumerate(zip(network.starts, network.sizes, strict=True)):
         here, shift = slice(int(start), int(start) + size), shifts[column, :, :size]
-        if column == 0 or lines == 1:
+        if column == 0 or len(shift) == 1:
             bias = bias.at[here].add(shift[0])
         else:
-            weight = weight.at[here, :lines].add(shift.T)
-    links = paramax.Parameterize(jnp.where, mask, weight, 0)
-    return eqx.tree_at(lambda n: (n.out.bias, n.direct.weight), network, (bias, links))
+            weight = weight.at[here, : len(shift)].add(shift.T)
+    moved: Any = (bias, paramax.Parameterize(jnp.where, mask, weight, 0))
+    return eqx.tree_at(lambda n: (n.out.bias, n.direct.weight), network, moved)
 
 
 @eqx.filter_jit
