@@ -113,6 +113,47 @@ def test_a_model_that_is_not_private_voids_the_guarantee(evaluate, tmp_path):
     assert not (tmp_path / "l").exists()
 
 
+def test_a_report_is_one_page(evaluate, tmp_path):
+    place = tmp_path / "report.html"
+    code, out, err = evaluate("--report", place)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == f"Report: {place}"
+    page = place.read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert INTERNAL_STAMP in page
+    assert page.count("<svg") == 3
+
+
+def test_a_private_report_shows_no_row(evaluate, tmp_path):
+    place, books = tmp_path / "report.html", tmp_path / "clinic.ledger"
+    document = json.loads(
+        evaluate(*PRIVATE, "--ledger", books, *CAPS, "--report", place, "--json")[1]
+    )
+    page = place.read_text()
+    assert "INTERNAL" not in page
+    assert "real rows" not in page
+    assert f"{document['figures']['kolmogorov']['height']:.4f}" in page
+    assert document["report"] == str(place)
+    assert Ledger(books).state_of(document["receipt"]["run"]).name == "RELEASED"
+
+
+def test_figures_and_report_are_written_for_one_charge(evaluate, tmp_path):
+    books, files = tmp_path / "clinic.ledger", [tmp_path / "e.json", tmp_path / "e.html"]
+    words = ("--output", files[0], "--report", files[1])
+    code, _, err = evaluate(*PRIVATE, "--ledger", books, *CAPS, *words)
+    assert (code, err) == (0, "")
+    assert all(file.stat().st_size for file in files)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clinic.ledger", "e.html", "e.json"]
+    assert Ledger(books).charged("evaluate") == 3
+
+
+def test_a_report_of_a_model_that_is_not_private_says_so(evaluate, tmp_path):
+    evaluate(*PRIVATE, "--report", tmp_path / "e.html", model="open.dpflow")
+    page = (tmp_path / "e.html").read_text()
+    assert page.index("NOT PRIVATE") < page.index("What is promised of the model")
+    assert 'class="banner alarm"' in page
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -124,6 +165,7 @@ def test_a_model_that_is_not_private_voids_the_guarantee(evaluate, tmp_path):
         (["--private", "--epsilon", "1", "--neighbours", "friends"], "neighbours"),
         (["--private", "--epsilon", "1", "--neighbours", "add-remove"], "neighbours"),
         (["--output", "e.csv"], ".json"),
+        (["--report", "e.json"], ".html"),
     ],
 )
 def test_mistakes_are_one_line(refused, files, words, hint):

@@ -57,7 +57,26 @@ def test_dates_lie_between_cuts_and_may_be_missing():
     dates = np.array(["1960-01-01", "1970-01-02", "NaT", "2020-01-01"], dtype="datetime64[us]")
     coding = Coding(column, (1000.0, 90_000.0))
     assert coding.codes(dates).tolist() == [0, 1, 3, 2]
-    assert coding.names[0] == "below 1970-01-01T00:16:40"
+    assert coding.names[0] == "1970-01-01 to 1970-01-01T00:16:40"
+
+
+def test_bins_say_what_they_hold():
+    age = Column("age", "integer", min=0, max=120, nullable=True)
+    assert Coding(age, (18.0, 19.0)).names == ("0 to 17", "18", "19 to 120", "missing")
+    assert Coding(Column("x", "continuous", min=0, max=1), (0.25,)).names == (
+        "0 to 0.25",
+        "0.25 to 1",
+    )
+    assert Coding(Column("x", "continuous"), (1.0,)).names == ("any to 1", "1 to any")
+    assert Coding(LABELS).names == ("F", "M", "not declared")
+    assert Coding(Column("t", "boolean")).names == ("no", "yes")
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 30))
+def test_no_bin_of_whole_numbers_is_empty_of_them(values, bins):
+    cells = np.array(values, dtype=float)
+    coding = coding_of(Column("x", "integer", min=0, max=50), cells, bins)
+    assert coding.counts(np.arange(51.0)).min() >= 1
 
 
 def test_a_constant_column_has_one_bin():

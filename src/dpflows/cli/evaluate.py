@@ -1,5 +1,6 @@
 """``dpflows evaluate``: how well a model describes rows, for insiders or for all."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +32,9 @@ def evaluate(
     target: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="A .json file for all figures.")
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An .html page with pictures.")
+    ] = None,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -43,9 +47,9 @@ def evaluate(
     from dpflows.table.reading import read_table
 
     _check(private, epsilon, delta, (ledger, cap_epsilon, cap_delta))
-    if target is not None:
-        settings.require_target(target, (".json",), source=rows)
-    settings.require_apart(ledger, rows, model, target)
+    places = _Places(target, report)
+    places.check(rows, model)
+    settings.require_apart(ledger, rows, model, target, report)
     fitted = density_of(load(model))
     with spoken():
         table = read_table(
@@ -56,7 +60,7 @@ def evaluate(
         )
     subject = Subject.of(fitted, table, Entropy.from_os())
     if epsilon is None:
-        _finish(_internal(subject), target, None, None, as_json=as_json)
+        _finish(_internal(subject), subject, places, None, None, as_json=as_json)
         return
     if ledger is not None:
         _require_price(subject)
@@ -64,7 +68,47 @@ def evaluate(
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
     receipt = _charge(books, plan)
     found = _released(subject, plan, receipt)
-    _finish(found, target, books, receipt, place=ledger, as_json=as_json)
+    _finish(found, subject, places, books, receipt, ledger=ledger, as_json=as_json)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Where the figures go, and where the page goes."""
+
+    figures: Path | None
+    report: Path | None
+
+    def check(self, *sources: Path) -> None:
+        """Refuse places that cannot be written, or that hold what is read."""
+        for source in sources:
+            if self.figures is not None:
+                settings.require_target(self.figures, (".json",), source=source)
+            if self.report is not None:
+                settings.require_target(self.report, (".html", ".htm"), source=source)
+
+    def contents(self, found: dict[str, Any], subject: "Subject") -> dict[Path, bytes]:
+        """What is to be written where; the first file is the one that a ledger marks."""
+        written = {}
+        if self.figures is not None:
+            text = json.dumps(found, indent=2, allow_nan=False)
+            written[self.figures] = text.encode() + b"\n"
+        if self.report is not None:
+            from dpflows.evaluation.report import render
+
+            written[self.report] = render(found, subject).encode()
+        return written
+
+    @property
+    def facts(self) -> dict[str, str | None]:
+        """For a machine."""
+        named = {"file": self.figures, "report": self.report}
+        return {name: None if path is None else str(path) for name, path in named.items()}
+
+    @property
+    def lines(self) -> list[str]:
+        """For a reader."""
+        named = {"Figures": self.figures, "Report": self.report}
+        return [f"{name}: {path}" for name, path in named.items() if path is not None]
 
 
 def _check(
@@ -138,40 +182,46 @@ def _released(
 
 def _finish(
     found: dict[str, Any],
-    target: Path | None,
+    subject: "Subject",
+    places: _Places,
     books: "Ledger | None",
     receipt: "Receipt | None",
     *,
-    place: str | None = None,
+    ledger: str | None = None,
     as_json: bool,
 ) -> None:
-    """The file first, the ledger's mark, then words."""
-    if target is not None:
-        _write(found, target, books, receipt)
-    elif books is not None and receipt is not None:
-        books.release(receipt)
-    told = settings.Told.of(books, place, receipt)
+    """The files first, the ledger's mark, then words."""
+    contents = places.contents(found, subject)
+    if books is None or receipt is None:
+        _write(contents)
+    else:
+        _publish(contents, books, receipt)
+    told = settings.Told.of(books, ledger, receipt)
     if as_json:
-        output.print_json(found | told.facts | {"file": None if target is None else str(target)})
+        output.print_json(found | told.facts | places.facts)
         return
-    for line in [*_lines(found), *told.lines, *([f"Figures: {target}"] if target else [])]:
+    for line in [*_lines(found), *told.lines, *places.lines]:
         output.say(output.console(), line)
 
 
-def _write(
-    found: dict[str, Any], target: Path, books: "Ledger | None", receipt: "Receipt | None"
-) -> None:
+def _write(contents: dict[Path, bytes]) -> None:
     from dpflows.files import write_atomically
+
+    for path, content in contents.items():
+        with write_atomically(path) as file:
+            file.write(content)
+
+
+def _publish(contents: dict[Path, bytes], books: "Ledger", receipt: "Receipt") -> None:
+    """Mark the run as released with its first file; the others say no more than it."""
     from dpflows.privacy.ledger import publish
 
-    def write(path: Path) -> None:
-        with write_atomically(path) as file:
-            file.write(json.dumps(found, indent=2, allow_nan=False).encode() + b"\n")
-
-    if books is None or receipt is None:
-        write(target)
-    else:
-        publish(books, receipt, target, write)
+    if not contents:
+        books.release(receipt)
+        return
+    first, *others = contents
+    publish(books, receipt, first, lambda place: _write({place: contents[first]}))
+    _write({path: contents[path] for path in others})
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from dpflows.table.schema import Schema
 #: Cells by column: float64, labels or ``None``, truth values, or dates.
 Columns = Mapping[str, np.ndarray]
 Codes = Int64[np.ndarray, " _"]
+Cuts = Float64[np.ndarray, " _"]
 
 #: How a bin of no value is called.
 MISSING, UNDECLARED = "missing", "not declared"
@@ -84,9 +85,13 @@ class Coding:
     @property
     def names(self) -> tuple[str, ...]:
         """What the bins are called, for a reader."""
-        shown = tuple(str(label) for label in self.labels) if self.labels else self._intervals()
+        shown = tuple(str(label) for label in self._spoken) if self.labels else self._intervals()
         extra = (UNDECLARED,) * self._has_undeclared + (MISSING,) * self.column.nullable
         return (*shown, *extra)
+
+    @property
+    def _spoken(self) -> tuple[object, ...]:
+        return ("no", "yes") if self.column.kind == "boolean" else self.labels
 
     @property
     def _filled(self) -> int:
@@ -111,11 +116,14 @@ class Coding:
         return np.where(found < 0, self._undeclared, found).astype(np.int64)
 
     def _intervals(self) -> tuple[str, ...]:
-        if not self.cuts:
-            return ("all",)
-        shown = [_shown(cut, self.column) for cut in self.cuts]
-        middle = [f"{low} to {high}" for low, high in zip(shown, shown[1:], strict=False)]
-        return (f"below {shown[0]}", *middle, f"from {shown[-1]}")
+        ends = [*bounds_of(self.column)]
+        edges = [ends[0], *self.cuts, ends[1]]
+        whole = self.column.kind == "integer"
+        # of whole numbers the last one in a bin is shown, not the first one of the next
+        last = [cut - 1 for cut in self.cuts] if whole else list(self.cuts)
+        shown = [[_shown(end, self.column) for end in side] for side in (edges, [*last, ends[1]])]
+        pairs = zip(shown[0], shown[1], strict=False)
+        return tuple(low if low == high else f"{low} to {high}" for low, high in pairs)
 
 
 Codings = dict[str, Coding]
@@ -136,11 +144,37 @@ def coding_of(column: Column, cells: np.ndarray, bins: int) -> Coding:
         if not column.is_declared:
             raise InputError(f"column {column.name!r} has no categories; declare them")
         return Coding(column)
+    return Coding(column, _inner(column, _quantiles(column, cells, np.arange(1, bins) / bins)))
+
+
+def even_coding_of(column: Column, cells: np.ndarray, bins: int) -> Coding:
+    """A coding for pictures: bins of one width, which nearly all given numbers lie between.
+
+    Guarantee:
+        As that of ``coding_of``.
+
+    Example:
+        >>> even_coding_of(Column("x", "integer", min=0, max=99), np.arange(100.0), 4).cuts
+        (26.0, 50.0, 74.0)
+    """
+    if column.kind in ("categorical", "boolean"):
+        return coding_of(column, cells, bins)
+    ends = _quantiles(column, cells, np.array([0.01, 0.99])).tolist()
+    low, high = ends or bounds_of(column)
+    even = np.linspace(low, high, bins + 1)
+    return Coding(column, _inner(column, even[1:-1]))
+
+
+def _quantiles(column: Column, cells: np.ndarray, shares: Cuts) -> Cuts:
     values = numbers(cells[~is_missing(cells)], column)
-    shares = np.arange(1, bins) / bins
+    return np.quantile(values, shares) if len(values) else np.empty(0)
+
+
+def _inner(column: Column, cuts: Cuts) -> tuple[float, ...]:
+    # a cut between whole numbers is the same as one at the next
+    inner = np.unique(cuts if column.kind == "continuous" else np.ceil(cuts))
     low, high = bounds_of(column)
-    inner = np.unique(np.quantile(values, shares)) if len(values) else np.empty(0)
-    return Coding(column, tuple(inner[(inner > low) & (inner < high)].tolist()))
+    return tuple(inner[(inner > low) & (inner < high)].tolist())
 
 
 def reference_codings(columns: Columns, schema: Schema, bins: int = 20) -> Codings:
@@ -197,7 +231,9 @@ def _inside(cells: np.ndarray, column: Column) -> np.ndarray:
 
 
 def _shown(value: float, column: Column) -> str:
+    if math.isinf(value):
+        return "any"
     if column.kind == "date":
         # no library's calendar: it would refuse years that columns may have
         return str(np.datetime64(round(value), "s")).removesuffix("T00:00:00")
-    return f"{value:.4g}" if column.kind == "continuous" else f"{math.ceil(value):.6g}"
+    return f"{value:.4g}" if column.kind == "continuous" else f"{value:.15g}"

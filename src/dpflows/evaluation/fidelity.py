@@ -33,7 +33,7 @@ def largest_gap(real: Counts, generated: Counts, *, is_ordered: bool = True) -> 
         >>> largest_gap(np.array([1, 1, 0, 2]), np.array([0, 0, 1, 3]), is_ordered=False)
         0.25
     """
-    gaps = _shares(real) - _shares(generated)
+    gaps = shares_of(real) - shares_of(generated)
     return float(np.abs(np.cumsum(gaps) if is_ordered else gaps).max())
 
 
@@ -44,10 +44,17 @@ def total_variation(real: Counts, generated: Counts) -> float:
         >>> total_variation(np.array([2.0, 0.0]), np.array([1.0, 1.0]))
         0.5
     """
-    return float(np.abs(_shares(real) - _shares(generated)).sum() / 2)
+    return float(np.abs(shares_of(real) - shares_of(generated)).sum() / 2)
 
 
-def _shares(counts: Counts) -> Float64[np.ndarray, " bins"]:
+def shares_of(counts: Counts) -> Float64[np.ndarray, " bins"]:
+    """The shares of the bins; counts that noise made negative are none.
+
+    Example:
+        >>> shares_of(np.array([3, -1, 1])).tolist()
+        [0.75, 0.0, 0.25]
+    """
+    """The shares of the bins; counts that noise made negative are none."""
     kept = np.maximum(np.asarray(counts, dtype=np.float64), 0.0)
     total = kept.sum()
     # noise may leave nothing; then nothing is known, and all bins are alike

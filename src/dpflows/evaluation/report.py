@@ -1,0 +1,184 @@
+"""An evaluation as one page of HTML that needs nothing but a browser.
+
+Guarantee:
+    The page of a private evaluation is made of its released figures, the model's guarantee
+    and rows that the model generates. Only an INTERNAL page is made from the rows.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dpflows.evaluation.coding import Coding, even_coding_of
+from dpflows.evaluation.comparing import MEASURES
+from dpflows.evaluation.fidelity import PAIR_BINS, shares_of
+from dpflows.evaluation.markup import MOST_ACROSS, Element, bars, element, matrix, shown
+from dpflows.evaluation.measures import Figures, Subject
+from dpflows.privacy.guarantee import Guarantee
+
+#: Lines of a table of pairs or triples: those with the largest figures.
+MOST_LINES = 20
+#: Bars of a column of numbers or dates.
+PICTURE_BINS = 20
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+_STYLE = """
+:root { color-scheme: light; --ink: #1d2733; --soft: #5d6b7a; --line: #dde3ea;
+  --generated: #2f6db3; --real: #e08a1e; --alarm: #a31621; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: #f6f8fa;
+  margin: 0 auto; max-width: 1080px; padding: 1.5rem; }
+h1 { font-size: 1.6rem; margin: 0 0 1rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .6rem; }
+section h2 { margin-top: 0; }
+h3 { font-size: .95rem; margin: 0 0 .4rem; overflow-wrap: anywhere; }
+section, figure, .banner { background: #fff; border: 1px solid var(--line); border-radius: 8px;
+  padding: 1rem 1.2rem; margin: 0 0 1rem; }
+.banner { font-weight: 600; border-left: 6px solid var(--generated); }
+.banner.alarm { color: #fff; background: var(--alarm); border-color: var(--alarm); }
+.banner p, section p { margin: .2rem 0 .6rem; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
+  overflow-wrap: anywhere; unicode-bidi: isolate; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(460px, 1fr)); gap: 1rem; }
+.columns figure { margin: 0; } .wide { overflow-x: auto; }
+svg { max-width: 100%; height: auto; } .wide svg { max-width: none; }
+svg text { font-size: 11px; fill: var(--soft); unicode-bidi: isolate; }
+rect.generated { fill: var(--generated); } rect.real { fill: var(--real); }
+rect.pair { fill: var(--alarm); stroke: var(--line); }
+.key span { display: inline-block; margin-right: 1.2rem; }
+.key i { display: inline-block; width: .9em; height: .9em; margin-right: .4em; }
+i.generated { background: var(--generated); } i.real { background: var(--real); }
+.soft, figcaption { color: var(--soft); font-size: .88rem; }
+"""
+
+
+def render(found: Mapping[str, Any], subject: Subject) -> str:
+    """The page of an evaluation.
+
+    Args:
+        found: What ``dpflows evaluate`` found: ``figures`` by measure, ``stamps``, ``rows``,
+            and the ``guarantee`` and ``plan`` of a private evaluation.
+        subject: The model, and the rows that an INTERNAL page draws.
+
+    Guarantee:
+        With a ``guarantee`` in ``found`` the subject's rows are not used. Names and labels
+        are text wherever they appear, and the page may neither run a script nor load
+        anything.
+    """
+    sections = [
+        _banner(found),
+        *_promises(found, subject),
+        _summary(found["figures"]),
+        *_pictures(subject, is_internal="guarantee" not in found),
+        *_pair_picture(subject, found["figures"].get("pair-cells")),
+        *_tables(found["figures"]),
+    ]
+    body = element("body", element("h1", "How well a model describes rows"), *sections)
+    return "<!DOCTYPE html>\n" + shown(element("html", _head(), body, lang="en")) + "\n"
+
+
+def _head() -> Element:
+    policy = element("meta", http_equiv="Content-Security-Policy", content=_POLICY)
+    title = element("title", "Evaluation")
+    return element(
+        "head", element("meta", charset="utf-8"), policy, title, element("style", _STYLE)
+    )
+
+
+def _banner(found: Mapping[str, Any]) -> Element:
+    lines = list(found["stamps"]) or ["These figures are noisy and charged; they may be published."]
+    sort = "banner alarm" if found["internal"] else "banner"
+    return element("div", *(element("p", line) for line in lines), class_=sort)
+
+
+def _promises(found: Mapping[str, Any], subject: Subject) -> Iterable[Element]:
+    yield _promise("What is promised of the model", subject.model.guarantee_)
+    if "guarantee" in found:
+        fields = {name: of for name, of in found["guarantee"].items() if name != "is_private"}
+        title = f"What is promised to the {found['rows']:,} rows of this evaluation"
+        yield _promise(title, Guarantee.from_dict(fields))
+
+
+def _promise(title: str, guarantee: Guarantee) -> Element:
+    lines = guarantee.privacy_statement().split("\n")
+    return element("section", element("h2", title), *(element("p", line) for line in lines))
+
+
+def _summary(figures: Mapping[str, Figures]) -> Element:
+    lines = [
+        element("p", MEASURES[name].line(of)) for name, of in figures.items() if name in MEASURES
+    ]
+    note = "Distances lie between 0, alike, and 1."
+    return element("section", element("h2", "In short"), *lines, element("p", note, class_="soft"))
+
+
+def _pictures(subject: Subject, *, is_internal: bool) -> Iterable[Element]:
+    sides = ("real", "generated") if is_internal else ("generated",)
+    keys = [element("span", element("i", class_=side), f"{side} rows") for side in sides]
+    yield element("h2", "Columns")
+    yield element("p", *keys, "Figures beside the bars are of generated rows.", class_="key")
+    columns = subject.schema.columns
+    codings = [even_coding_of(of, subject.generated[of.name], PICTURE_BINS) for of in columns]
+    figures = [_column(subject, coding, sides) for coding in codings]
+    yield element("div", *figures, class_="columns")
+
+
+def _column(subject: Subject, coding: Coding, sides: Sequence[str]) -> Element:
+    name = coding.column.name
+    # an attribute is looked up only if it is wanted: rows stay untouched on a public page
+    shares = {
+        side: shares_of(coding.counts(_rows_of(subject, side)[name])).tolist() for side in sides
+    }
+    unit = f", in {coding.column.unit}" if coding.column.unit else ""
+    caption = element("figcaption", f"{coding.column.kind}{unit}")
+    return element("figure", element("h3", name), bars(coding, shares), caption)
+
+
+def _rows_of(subject: Subject, side: str) -> Mapping[str, Any]:
+    return subject.generated if side == "generated" else subject.rows
+
+
+def _pair_picture(subject: Subject, figures: Figures | None) -> Iterable[Element]:
+    if not figures:
+        return
+    pairs = itertools.combinations(subject.names, 2)
+    errors = {pair: figures[", ".join(pair)] for pair in pairs}
+    caption = f"The deepest colour is {max(figures.values()):.3f}. Numbers in {PAIR_BINS} bins."
+    if len(subject.names) > MOST_ACROSS:
+        caption += f" The first {MOST_ACROSS} columns."
+    drawn = element("div", matrix(subject.names, errors), class_="wide")
+    yield element("h2", MEASURES["pair-cells"].title)
+    yield element("figure", drawn, element("figcaption", caption))
+
+
+def _tables(figures: Mapping[str, Figures]) -> Iterable[Element]:
+    by_column = {name: of for name, of in figures.items() if MEASURES[name].each == "column"}
+    if by_column:
+        yield _table("Figures of columns", list(by_column), _lines_of(by_column))
+    for name, of in figures.items():
+        if of and MEASURES[name].each not in ("", "column"):
+            largest = sorted(of, key=lambda key: -of[key])[:MOST_LINES]
+            title = MEASURES[name].title + (", the largest" if len(of) > MOST_LINES else "")
+            yield _table(title, [name], [(key, [of[key]]) for key in largest])
+    for name, of in figures.items():
+        if not MEASURES[name].each:
+            lines = [(key.replace("_", " "), [value]) for key, value in of.items()]
+            yield _table(MEASURES[name].title, [name], lines)
+
+
+def _lines_of(figures: Mapping[str, Figures]) -> list[tuple[str, list[float]]]:
+    columns = next(iter(figures.values()))
+    return [(column, [of[column] for of in figures.values()]) for column in columns]
+
+
+def _table(title: str, heads: Sequence[str], lines: Sequence[tuple[str, list[float]]]) -> Element:
+    top = element("tr", element("th", ""), *(element("th", h, class_="number") for h in heads))
+    rows = [element("tr", element("td", name), *map(_cell, of)) for name, of in lines]
+    table = element("table", element("thead", top), element("tbody", *rows))
+    return element("section", element("h2", title), table)
+
+
+def _cell(value: float) -> Element:
+    is_count = value == round(value) and abs(value) >= 2
+    return element("td", f"{value:,.0f}" if is_count else f"{value:.4f}", class_="number")
