@@ -54,6 +54,7 @@ VERBS: dict[str, Verb] = {
         "rows.csv --epsilon-per-query 0.1 --epsilon 1 --schema s.toml --output e.dpflow",
     ),
     "evaluate": Verb("dpflows.cli.evaluate", "evaluate", "model.dpflow rows.csv --output e.json"),
+    "compare": Verb("dpflows.cli.compare", "compare", "rows.csv --schema s.toml --epsilon 1"),
     "audit": Verb("dpflows.cli.audit", "audit", "--way gradients --epsilon 1"),
     "budget": Verb("dpflows.cli.budget", "budget", "show clinic.ledger"),
     "certificate": Verb("dpflows.cli.certificate", "certificate", "model.dpflow"),

@@ -1,0 +1,164 @@
+"""``dpflows compare``: our methods and those of others on the same rows and budget."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from dpflows.cli import output, settings
+from dpflows.cli.settings import AsJson
+from dpflows.errors import InputError
+
+if TYPE_CHECKING:
+    from dpflows.evaluation.peers.bins import Columns
+    from dpflows.evaluation.peers.contest import Line
+    from dpflows.table.schema import Schema
+
+#: The share of the rows that is held out where no test file is named.
+HELD_OUT = 0.2
+
+LEGEND = (
+    "TV1, TV2: mean total variation of columns and of pairs, against held-out rows. AUC: the "
+    "target, learned from synthetic and tested on held-out rows (R squared for numbers). detect: "
+    "how well both are told apart, 0.5 is best. epsilon: each method's total for {neighbours} "
+    "neighbours, as its own accountant states it; replace: if a row may become any other."
+)
+
+
+def compare(
+    rows: settings.RowsFile,
+    schema: settings.SchemaFile,
+    epsilon: Annotated[float, typer.Option(help="What each method may spend in all.")],
+    delta: settings.Delta = None,
+    neighbours: settings.Neighbours = "zero-out",
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What is predicted; else the schema's.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Which; else all, such as DPFlow,mst,aim.")
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Held-out rows; else a fifth of ROWS.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="When a peer is stopped.")] = 600.0,
+    document: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="A .json file for all figures.")
+    ] = None,
+    drop_extra: settings.DropExtra = False,
+    no_header: settings.NoHeader = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods at one budget on held-out rows; INTERNAL."""
+    from dpflows.evaluation.peers.contest import Arena, check_methods, methods_for
+    from dpflows.privacy.guarantee import Budget
+
+    settings.check_limits(epsilon=epsilon, delta=delta)
+    if document is not None:
+        settings.require_target(document, (".json",), source=rows)
+    declared = _declared(schema, target)
+    chosen = check_methods(methods.split(",") if methods else methods_for(declared), declared)
+    read = {"drop_extra": drop_extra, "header": False if no_header else None}
+    train, held = _sides(rows, test, declared, read)
+    count = len(next(iter(train.values())))
+    known: Any = neighbours
+    budget = Budget(epsilon, settings.settle_delta(delta, count), known)
+    arena = Arena(train, held, declared, budget, seconds=seconds)
+    lines = _run(arena, chosen, quiet=as_json)
+    found = _document(lines, arena)
+    if document is not None:
+        _write(found, document)
+    if as_json:
+        output.print_json(found | {"file": None if document is None else str(document)})
+    else:
+        _show(lines, found, document)
+
+
+def _declared(path: Path, target: str | None) -> "Schema":
+    from dpflows.table.schema import Schema
+
+    schema = Schema.read(path)
+    if missing := schema.undeclared():
+        raise InputError(f"column {missing[0]!r} is not declared; a comparison discovers nothing")
+    return schema if target is None else dataclasses.replace(schema, target=target)
+
+
+def _sides(
+    rows: Path, test: Path | None, schema: "Schema", read: dict[str, Any]
+) -> "tuple[Columns, Columns]":
+    from dpflows.cli.tables import spoken
+    from dpflows.evaluation.peers.contest import split
+    from dpflows.privacy.randomness import Entropy
+    from dpflows.table.reading import read_table
+
+    with spoken():
+        table = read_table(rows, schema, **read)
+        if test is not None:
+            return table.columns, read_table(test, schema, **read).columns
+    return split(table.columns, HELD_OUT, Entropy.from_os())
+
+
+def _run(arena: Any, methods: tuple[str, ...], *, quiet: bool) -> "list[Line]":
+    from dpflows.evaluation.peers.contest import compare
+
+    total, lines = len(methods) + 2, []
+    with output.counting("comparing", quiet=quiet) as advance:
+        advance(0, total, "")
+        for line in compare(arena, methods):
+            lines.append(line)
+            advance(len(lines), total, line.method)
+    return lines
+
+
+def _document(lines: "list[Line]", arena: Any) -> dict[str, Any]:
+    from dpflows.evaluation.measures import INTERNAL_STAMP
+
+    return {
+        "internal": True,
+        "stamps": [INTERNAL_STAMP],
+        "budget": dataclasses.asdict(arena.budget),
+        "rows": {"fitted": arena.rows, "held_out": len(next(iter(arena.test.values())))},
+        "target": arena.schema.target,
+        "lines": [line.to_dict() for line in lines],
+    }
+
+
+def _write(found: dict[str, Any], document: Path) -> None:
+    from dpflows.files import write_atomically
+
+    with write_atomically(document) as file:
+        file.write(json.dumps(found, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def _show(lines: "list[Line]", found: dict[str, Any], document: Path | None) -> None:
+    screen = output.console()
+    output.say(screen, found["stamps"][0])
+    screen.print(_table(found))
+    budget = found["budget"]
+    output.say(screen, LEGEND.format(neighbours=budget["neighbours"]))
+    output.say(screen, f"All at delta {budget['delta']:g}; figures of one run each.")
+    for line in lines:
+        for remark in (line.remark, *(line.guarantee.stamps if line.guarantee else ())):
+            if remark:
+                output.say(screen, f"{line.method}: {remark}")
+    if document is not None:
+        output.say(screen, f"Figures: {document}")
+
+
+def _table(found: dict[str, Any]) -> Table:
+    table = Table("method", "epsilon", "replace", "TV1", "TV2", "AUC", "detect", "secs")
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in found["lines"]:
+        spent = [_number(line[name], ".4g") for name in ("epsilon", "replace_one_epsilon")]
+        names = ("one_way", "two_way", "learning", "detection")
+        figures = [_number(line.get(name), ".3f") for name in names]
+        table.add_row(line["method"], *spent, *figures, f"{line['seconds']:.0f}")
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

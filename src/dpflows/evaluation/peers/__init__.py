@@ -1,0 +1,9 @@
+"""Methods of others that ours are compared with; a new one is one file and one line."""
+
+from dpflows.evaluation.peers.aim import AIM
+from dpflows.evaluation.peers.base import Peer, TooSlow
+from dpflows.evaluation.peers.mst import MST
+
+PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (MST, AIM)}
+
+__all__ = ["PEERS", "Peer", "TooSlow"]
