@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from dpflows.errors import InputError
 from dpflows.table import Column, Schema
@@ -12,6 +12,8 @@ from dpflows.table.documents import MAX_BYTES, to_json, to_toml
 from table.generated import build, schemas
 
 
+# files are synced to the disk, which takes as long as it takes
+@settings(deadline=None)
 @given(parts=schemas())
 def test_toml_round_trip(parts, tmp_path_factory):
     schema = build(parts)
@@ -20,6 +22,7 @@ def test_toml_round_trip(parts, tmp_path_factory):
     assert Schema.read(path) == schema
 
 
+@settings(deadline=None)
 @given(parts=schemas())
 def test_json_round_trip(parts, tmp_path_factory):
     schema = build(parts)

@@ -89,3 +89,28 @@ def test_a_file_is_proposed_for_too(tmp_path):
     path.write_text("age,dose\n31,0.5\n77,7.25\n")
     schema = Schema.from_frame(path, read_values=True)
     assert schema.column("age") == Column("age", "integer", min=31, max=77)
+
+
+def test_days_are_proposed_as_days(tmp_path):
+    """From a type that has no time of day, or from a text file in which no cell has one."""
+    days = pl.DataFrame({"born": [datetime.date(2020, 1, 1)], "seen": [datetime.datetime.min]})
+    assert [column.unit for column in Schema.from_frame(days).columns] == ["day", ""]
+    path = tmp_path / "t.csv"
+    path.write_text("born,seen\n2020-01-01,2020-01-01 12:00:00\n2020-01-02,2020-01-02\n")
+    schema = Schema.from_frame(path)
+    assert [(c.kind, c.unit) for c in schema.columns] == [("date", "day"), ("date", "")]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pl.Series(["a"], dtype=pl.Enum(["a", "b"])), "categorical"),
+        (pl.Series(["a"], dtype=pl.Categorical), "categorical"),
+        (pl.Series([True, None]), "boolean"),
+        (pl.Series([1, None], dtype=pl.Int8), "integer"),
+        (pl.Series(["a", None]), "categorical"),
+        (pl.Series([1.5, None]), "continuous"),
+    ],
+)
+def test_kinds_of_polars(column, kind):
+    assert Schema.from_frame(pl.DataFrame({"x": column})).column("x") == Column("x", kind)

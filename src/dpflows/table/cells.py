@@ -139,9 +139,15 @@ def _categorical(cells: Cells, column: Column, label: str) -> np.ndarray:
         cells = cells.cast(pa.large_string())
     if not (is_text(cells.type) or pa.types.is_null(cells.type)):
         raise InputError(f"{label} must hold labels of text, got another type; convert it")
-    text = trimmed(cells.cast(pa.large_string()), column.categories or ())
+    text = _labels(cells.cast(pa.large_string()), column.categories or ())
     _check_missing(_to_numpy(text.is_null()), column, label)
     return _to_numpy(text).astype(object)
+
+
+def _labels(cells: Cells, declared: tuple[str, ...]) -> Cells:
+    """Text without blanks around it, but for labels that are declared with them."""
+    exact = pc.is_in(cells, value_set=pa.array(declared, cells.type))
+    return pc.if_else(exact, cells, trimmed(cells, declared))
 
 
 def _boolean(cells: Cells, column: Column, label: str) -> np.ndarray:

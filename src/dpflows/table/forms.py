@@ -5,34 +5,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpflows.errors import InputError
+from dpflows.table.cells import is_text
 from dpflows.table.columns import Column
+from dpflows.table.dtypes import Dtype, dtype_of, public_name
 from dpflows.table.schema import Schema
 from dpflows.table.sources import Source
+from dpflows.table.typed import typed
 
 FORMS = ("numpy", "pandas", "polars", "arrow")
-
-_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-_PLAIN = {name: name for name in [*_INTEGERS, "float16", "float32", "float64"]}
-_ARROW = {name: name for name in _INTEGERS} | {
-    "halffloat": "float16",
-    "float": "float32",
-    "double": "float64",
-}
-_POLARS = {
-    **{name.replace("i", "I").replace("u", "U"): name for name in _INTEGERS},
-    "Float32": "float32",
-    "Float64": "float64",
-}
-
-#: The numeric types of each library, by its own name, and what numpy calls them.
-DTYPES: dict[str, dict[str, str]] = {
-    "numpy": _PLAIN,
-    "pandas": _PLAIN | _POLARS | {f"{own}[pyarrow]": name for own, name in _ARROW.items()},
-    "polars": _POLARS,
-    "arrow": _ARROW,
-}
 
 
 @final
@@ -42,7 +26,7 @@ class Form:
 
     Args:
         kind: One of ``FORMS``.
-        dtypes: Types of numeric columns in the library's own words.
+        dtypes: Types of columns in the library's own words, without labels.
         has_integer_labels: Whether a pandas frame named its columns by numbers.
 
     Example:
@@ -59,16 +43,16 @@ class Form:
     def __post_init__(self) -> None:
         if self.kind not in FORMS:
             raise InputError(f"kind of table must be one of {', '.join(FORMS)}")
-        if not all(dtype in DTYPES[self.kind] for dtype in self.dtypes.values()):
+        if any(dtype_of(self.kind, own) is None for own in self.dtypes.values()):
             raise InputError("form of the table names a column type that is not known")
 
     @classmethod
     def of(cls, source: Source) -> "Form":
-        """The form of a table; types that are not numeric are left to the schema."""
-        known = DTYPES[source.kind]
-        pairs = zip(source.names, source.dtypes or ("",) * len(source.names), strict=True)
-        dtypes = {name: dtype for name, dtype in pairs if dtype in known}
-        return cls(source.kind, dtypes, source.has_integer_labels)
+        """The form of a table; types that are not known are left to the schema."""
+        triples = zip(source.names, source.dtypes, source.cells, strict=False)
+        named = {name: public_name(source.kind, own, c.type) for name, own, c in triples}
+        known = {name: own for name, own in named.items() if dtype_of(source.kind, own)}
+        return cls(source.kind, known, source.has_integer_labels)
 
     @classmethod
     def from_dict(cls, description: Any) -> "Form":
@@ -88,90 +72,163 @@ class Form:
         return asdict(self)
 
     def frame(self, columns: Mapping[str, np.ndarray], schema: Schema) -> Any:
-        """Columns as the kind of table that came in, with integers as integers."""
-        values = {
-            column.name: _typed(columns[column.name], column, self._numpy_dtype(column.name))
-            for column in schema.columns
-        }
-        return _BUILDERS[self.kind](values, self)
+        """Columns as the kind of table that came in, each with the type that came in."""
+        cells = [typed(columns[c.name], c, self.dtype(c.name)) for c in schema.columns]
+        return _BUILDERS[self.kind](cells, schema.columns, self)
 
     def label(self, name: str) -> str | int:
         """A pandas frame's own label of a column."""
         return int(name) if self.has_integer_labels and name.lstrip("-").isdecimal() else name
 
-    def _numpy_dtype(self, name: str) -> str:
-        return DTYPES[self.kind].get(self.dtypes.get(name, ""), "")
+    def dtype(self, name: str) -> Dtype:
+        """The type of a column; an empty one if it is not known."""
+        return dtype_of(self.kind, self.dtypes.get(name, "")) or Dtype()
 
 
-def _typed(values: np.ndarray, column: Column, dtype: str) -> np.ndarray:
-    if column.kind == "integer" and not np.isnan(values).any():
-        return values.astype(_roomy(column, dtype, "iu", "int64"))
-    if column.kind == "continuous":
-        return _rounded_inward(values, column, _roomy(column, dtype, "f", "float64"))
-    return values
-
-
-def _roomy(column: Column, dtype: str, codes: str, default: str) -> str:
-    """The original type if it is of the right sort and holds the declared bounds."""
-    if not dtype or np.dtype(dtype).kind not in codes or column.min is None or column.max is None:
-        return default
-    limits = np.finfo(dtype) if codes == "f" else np.iinfo(dtype)
-    fits = float(limits.min) <= column.min and column.max <= float(limits.max)
-    return dtype if fits else default
-
-
-def _rounded_inward(values: np.ndarray, column: Column, dtype: str) -> np.ndarray:
-    """Values in a shorter type, none of them rounded beyond the declared bounds."""
-    short = values.astype(dtype)
-    if column.min is None or column.max is None or short.dtype == values.dtype:
-        return short
-    toward_zero = np.array([np.inf, -np.inf], dtype=dtype)
-    short = np.where(short.astype(float) < column.min, np.nextafter(short, toward_zero[0]), short)
-    return np.where(short.astype(float) > column.max, np.nextafter(short, toward_zero[1]), short)
-
-
-def _numpy_frame(values: dict[str, np.ndarray], form: Form) -> np.ndarray:
-    dtypes = {array.dtype for array in values.values()}
+def _numpy_frame(cells: list[pa.Array], columns: tuple[Column, ...], form: Form) -> np.ndarray:
+    sorts = {form.dtype(column.name).sort for column in columns}
+    if "text" in sorts:
+        text = [
+            ["" if cell is None else str(cell) for cell in array.to_pylist()] for array in cells
+        ]
+        return np.array(text, dtype=str).T
+    arrays = [_vector(array) for array in cells]
+    dtypes = {array.dtype for array in arrays}
     if len(dtypes) > 1 and all(dtype.kind in "fiu" for dtype in dtypes):
-        return np.column_stack([array.astype(np.float64) for array in values.values()])
-    return np.column_stack(list(values.values()))
+        return np.column_stack([array.astype(np.float64) for array in arrays])
+    if len(dtypes) > 1 or "object" in sorts:
+        return np.column_stack([_objects(array) for array in cells])
+    return np.column_stack(arrays)
 
 
-def _pandas_frame(values: dict[str, np.ndarray], form: Form) -> Any:
+def _vector(array: pa.Array) -> np.ndarray:
+    """A column in the shortest type of numpy; missing numbers are not numbers."""
+    if array.null_count and pa.types.is_boolean(array.type):
+        return _objects(array)
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _objects(array: pa.Array) -> np.ndarray:
+    objects = np.empty(len(array), dtype=object)
+    objects[:] = array.to_pylist()
+    return objects
+
+
+def _pandas_frame(cells: list[pa.Array], columns: tuple[Column, ...], form: Form) -> Any:
     import pandas as pd
 
     series = {
-        form.label(name): pd.Series(array).astype(_pandas_dtype(array, form.dtypes.get(name)))
-        for name, array in values.items()
+        form.label(column.name): _series(array, column, form.dtype(column.name))
+        for array, column in zip(cells, columns, strict=True)
     }
     return pd.DataFrame(series)
 
 
-def _pandas_dtype(array: np.ndarray, own: str | None) -> Any:
-    # the original type may have been too small for the declared bounds
-    fits = own is not None and DTYPES["pandas"][own] == array.dtype.name
-    return own if fits else array.dtype
+def _series(array: pa.Array, column: Column, dtype: Dtype) -> Any:
+    import pandas as pd
+
+    if dtype.sort == "labels" and column.kind == "categorical":
+        return pd.Series(_categories(array, column, "ordered" in dtype.own))
+    if dtype.own.startswith("object"):
+        return pd.Series(_objects(array), dtype=object)
+    if pa.types.is_temporal(array.type):
+        return _moments(array, dtype)
+    own = _pandas_dtype(array, column, dtype)
+    if isinstance(own, np.dtype):
+        return pd.Series(array.to_numpy(zero_copy_only=False).astype(own))
+    return pd.Series(own.__from_arrow__(pa.chunked_array([array])))
 
 
-def _polars_frame(values: dict[str, np.ndarray], form: Form) -> Any:
+def _categories(array: pa.Array, column: Column, is_ordered: bool) -> Any:
+    import pandas as pd
+
+    labels = pa.array(column.categories or (), pa.large_string()).cast(array.type).to_pylist()
+    known = labels or sorted(set(array.drop_null().to_pylist()))
+    return pd.Categorical(array.to_pylist(), categories=known, ordered=is_ordered)
+
+
+def _moments(array: pa.Array, dtype: Dtype) -> Any:
+    import pandas as pd
+
+    if dtype.own.endswith("[pyarrow]"):
+        return pd.Series(pd.array(pa.chunked_array([array]), dtype=pd.ArrowDtype(array.type)))
+    # days without a type of their own are midnights
+    plain = array.cast(pa.timestamp("s")) if pa.types.is_date(array.type) else array
+    moments = pd.Series(plain.to_numpy(zero_copy_only=False))
+    return moments.dt.tz_localize("UTC").dt.tz_convert(dtype.zone) if dtype.zone else moments
+
+
+def _pandas_dtype(array: pa.Array, column: Column, dtype: Dtype) -> Any:
+    """The original type, or one like it that holds the cells."""
+    import pandas as pd
+
+    own = dtype.own if _is_same(array, column, dtype) else _like(array.type)
+    if array.null_count and own in _WITHOUT_GAPS:
+        own = "boolean" if own == "bool" else own.replace("i", "I").replace("u", "U")
+    return pd.api.types.pandas_dtype(own)
+
+
+#: Types of pandas that have no word for a missing cell.
+_WITHOUT_GAPS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+
+
+def _is_same(array: pa.Array, column: Column, dtype: Dtype) -> bool:
+    if dtype.sort != "number":
+        return dtype.sort == {"bool": "truth", "str": "text"}.get(_like(array.type))
+    # pandas has floats for whole numbers some of which are missing
+    kept = column.nullable and dtype.own == dtype.numpy and not dtype.is_integer
+    return _like(array.type) == dtype.numpy or (kept and pa.types.is_integer(array.type))
+
+
+def _like(held: pa.DataType) -> str:
+    """A plain type of pandas for an Arrow type."""
+    return "str" if is_text(held) else np.dtype(held.to_pandas_dtype()).name
+
+
+def _polars_frame(cells: list[pa.Array], columns: tuple[Column, ...], form: Form) -> Any:
     try:
         import polars as pl
     except ImportError:
         raise InputError("polars is not installed; run: pip install polars") from None
-    return pl.DataFrame({name: _polars_ready(array) for name, array in values.items()})
+    series = []
+    for array, column in zip(cells, columns, strict=True):
+        one, own = pl.Series(column.name, array), form.dtype(column.name).own
+        if own == "Categorical" and one.dtype == pl.String:
+            one = one.cast(pl.Categorical)
+        elif own == "Enum" and column.categories:
+            one = one.cast(pl.Enum(column.categories), strict=False)
+        series.append(one)
+    return pl.DataFrame(series)
 
 
-def _polars_ready(array: np.ndarray) -> Any:
-    return array.tolist() if array.dtype == object else array
+def _arrow_frame(cells: list[pa.Array], columns: tuple[Column, ...], form: Form) -> Any:
+    arrays = [
+        _arrow_column(array, column, form.dtype(column.name))
+        for array, column in zip(cells, columns, strict=True)
+    ]
+    return pa.table(arrays, names=[column.name for column in columns])
 
 
-def _arrow_frame(values: dict[str, np.ndarray], form: Form) -> Any:
-    import pyarrow as pa
+def _arrow_column(array: pa.Array, column: Column, dtype: Dtype) -> pa.Array:
+    if dtype.sort == "labels" and column.categories:
+        return _dictionary(array, column.categories, dtype)
+    if is_text(array.type):
+        return array if dtype.own == "large_string" else array.cast(pa.string())
+    return array.cast(pa.date64()) if dtype.own == "date64[ms]" else array
 
-    return pa.table({name: pa.array(array) for name, array in values.items()})
+
+def _dictionary(array: pa.Array, labels: tuple[str, ...], dtype: Dtype) -> pa.Array:
+    values, _, rest = dtype.own.removeprefix("dictionary<values=").partition(", indices=")
+    indices, ordered = rest.split(", ordered=")
+    wanted = pa.type_for_alias(values) if values != "int64" else array.type
+    known = pa.array(labels, pa.large_string()).cast(wanted)
+    room = indices if len(labels) <= np.iinfo(indices).max else "int32"
+    found = pc.index_in(array.cast(wanted), value_set=known)
+    codes = found.cast(pa.type_for_alias(room))
+    return pa.DictionaryArray.from_arrays(codes, known, ordered=ordered.startswith("1"))
 
 
-_BUILDERS: dict[str, Callable[[dict[str, np.ndarray], Form], Any]] = {
+_BUILDERS: dict[str, Callable[[list[pa.Array], tuple[Column, ...], Form], Any]] = {
     "numpy": _numpy_frame,
     "pandas": _pandas_frame,
     "polars": _polars_frame,

@@ -12,6 +12,7 @@ from dpflows.table.columns import MAX_CATEGORIES, Column, counted
 from dpflows.table.opening import open_source
 from dpflows.table.schema import Schema
 from dpflows.table.sources import Source
+from dpflows.table.typed import DAYS
 
 
 def propose(frame: Any, *, read_values: bool = False) -> Schema:
@@ -27,11 +28,16 @@ def propose(frame: Any, *, read_values: bool = False) -> Schema:
 def proposed(source: Source) -> Schema:
     """Names as they came and kinds from types; no value enters the schema."""
     _check_names(source.names)
-    columns = tuple(
-        Column(name, _text_kind(cells) if source.is_text else _kind(cells.type))
-        for name, cells in zip(source.names, source.cells, strict=True)
-    )
+    pairs = zip(source.names, source.cells, strict=True)
+    columns = tuple(_column(name, cells, source.is_text) for name, cells in pairs)
     return Schema(columns, names_read=source.has_own_names)
+
+
+def _column(name: str, cells: pa.ChunkedArray, is_text: bool) -> Column:
+    kind = _text_kind(cells) if is_text else _kind(cells.type)
+    held = trimmed(plain(cells)) if is_text and kind == "date" else None
+    are_days = pa.types.is_date(cells.type) if held is None else _fits(held, pa.date32())
+    return Column(name, kind, unit=DAYS[0] if are_days else "")
 
 
 def _check_names(names: tuple[str, ...]) -> None:
