@@ -61,6 +61,7 @@ def released(subject) -> dict:
         "rows": subject.table.rows,
         "figures": plan.release(subject, Entropy.from_os()),
         "guarantee": guarantee.to_dict() | {"is_private": True},
+        "plan": plan.to_dict(),
     }
 
 
@@ -130,6 +131,7 @@ def test_a_public_page_is_no_function_of_the_rows():
     assert "real rows" not in page
     assert 'class="real"' not in page
     assert "What is promised to the 300 rows of this evaluation" in page
+    assert "Noise alone would show" in page
 
 
 def test_an_internal_page_is_a_function_of_the_rows():
@@ -161,6 +163,12 @@ def test_pictures_have_bins_of_one_width():
     assert np.ptp(np.diff(coding.cuts)) < 1e-9
     assert coding.cuts[-1] < 10
     assert even_coding_of(column, np.full(3, np.nan), 10).size == 11
+
+
+def test_pictures_of_years_are_cut_at_midnight():
+    rows = fresh_rows(500)["seen"] + np.timedelta64(5, "h")
+    coding = even_coding_of(SCHEMA.column("seen"), rows, 10)
+    assert not any("T" in name for name in coding.names)
 
 
 def test_text_beside_elements_is_kept_in_order():

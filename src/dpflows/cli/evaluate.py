@@ -226,6 +226,7 @@ def _publish(contents: dict[Path, bytes], books: "Ledger", receipt: "Receipt") -
 
 def _lines(found: dict[str, Any]) -> list[str]:
     from dpflows.evaluation.comparing import MEASURES
+    from dpflows.evaluation.private import noise_note
     from dpflows.privacy.guarantee import Guarantee
 
     lines = list(found["stamps"])
@@ -235,9 +236,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         return lines
     fields = {name: of for name, of in found["guarantee"].items() if name != "is_private"}
     statement = Guarantee.from_dict(fields).privacy_statement().split("\n")[0]
-    noise = found["plan"]["distance_of_noise_alone"]
     return [
         *lines,
-        f"Noise alone would show a total variation of about {noise:.3f} per column.",
+        noise_note(found["plan"]),
         f"Guarantee for the {found['rows']:,} rows of this evaluation: {statement}",
     ]

@@ -22,6 +22,8 @@ Cuts = Float64[np.ndarray, " _"]
 #: How a bin of no value is called.
 MISSING, UNDECLARED = "missing", "not declared"
 
+_DAY = 86_400.0
+
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,6 +164,8 @@ def even_coding_of(column: Column, cells: np.ndarray, bins: int) -> Coding:
     ends = _quantiles(column, cells, np.array([0.01, 0.99])).tolist()
     low, high = ends or bounds_of(column)
     even = np.linspace(low, high, bins + 1)
+    if column.kind == "date" and high - low >= bins * _DAY:
+        even = np.round(even / _DAY) * _DAY
     return Coding(column, _inner(column, even[1:-1]))
 
 

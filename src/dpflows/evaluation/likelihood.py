@@ -59,6 +59,8 @@ def public_range(subject: Subject) -> tuple[float, float]:
         Computed from generated rows alone: post-processing of the model.
     """
     logs = subject.logs(subject.generated)
+    # rounding may leave a generated row just outside the domain
+    logs = logs[np.isfinite(logs)]
     low, high = float(np.quantile(logs, LOWEST_SHARE)), float(logs.max())
     # a flat density has one value, and a range needs two ends
     return low, max(high, low + 1e-3 * (1 + abs(low)))

@@ -13,8 +13,11 @@ import numpy as np
 from jaxtyping import Float
 
 from dpflows.estimators.base import DensityEstimator, key_of
+from dpflows.estimators.drawing import draw_rows
 from dpflows.evaluation.coding import Codings, moved_inside, reference_codings
+from dpflows.flows.mixed import MixedDensity
 from dpflows.privacy.randomness import Entropy
+from dpflows.table.mixing import MixedEncoding
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
 
@@ -73,8 +76,11 @@ class Subject:
 
     @functools.cached_property
     def generated(self) -> dict[str, np.ndarray]:
-        """Cells by column of rows of the model itself."""
-        return self.model.encoding_.decode(self.model.density_.sample(self.key, GENERATED))
+        """Cells by column of rows of the model itself, which keep the schema's constraints."""
+        density, encoding = self.model.density_, self.model.encoding_
+        if isinstance(encoding, MixedEncoding) and isinstance(density, MixedDensity):
+            return draw_rows(density, encoding, GENERATED, {}, self.key).columns
+        return encoding.decode(density.sample(self.key, GENERATED))
 
     def codings(self, bins: int) -> Codings:
         """Bins of every column; those of numbers hold equal shares of the generated rows.

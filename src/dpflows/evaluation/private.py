@@ -9,7 +9,7 @@ Guarantee:
 import abc
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -243,6 +243,17 @@ def plan_evaluation(
         raise InputError("neighbours must be zero-out or replace-one: the number of rows is public")
     level = calibrate_noise(budget, lambda noise: _events(columns, noise), accountant=accountant)
     return PrivateEvaluation(budget, accountant, rows, columns, level, bins)
+
+
+def noise_note(plan: Mapping[str, Any]) -> str:
+    """What a described plan says about distances that are nothing but noise.
+
+    Example:
+        >>> noise_note({"distance_of_noise_alone": 0.02})
+        'Noise alone would show a total variation of about 0.020 per column.'
+    """
+    noise = plan["distance_of_noise_alone"]
+    return f"Noise alone would show a total variation of about {noise:.3f} per column."
 
 
 def bins_of(subject: Subject) -> float:

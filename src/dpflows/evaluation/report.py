@@ -14,6 +14,7 @@ from dpflows.evaluation.comparing import MEASURES
 from dpflows.evaluation.fidelity import PAIR_BINS, shares_of
 from dpflows.evaluation.markup import MOST_ACROSS, Element, bars, element, matrix, shown
 from dpflows.evaluation.measures import Figures, Subject
+from dpflows.evaluation.private import noise_note
 from dpflows.privacy.guarantee import Guarantee
 
 #: Lines of a table of pairs or triples: those with the largest figures.
@@ -21,6 +22,7 @@ MOST_LINES = 20
 #: Bars of a column of numbers or dates.
 PICTURE_BINS = 20
 
+_PUBLIC = "These figures are noisy. They may be published, under the guarantees below."
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 _STYLE = """
@@ -69,7 +71,7 @@ def render(found: Mapping[str, Any], subject: Subject) -> str:
     sections = [
         _banner(found),
         *_promises(found, subject),
-        _summary(found["figures"]),
+        _summary(found),
         *_pictures(subject, is_internal="guarantee" not in found),
         *_pair_picture(subject, found["figures"].get("pair-cells")),
         *_tables(found["figures"]),
@@ -87,7 +89,7 @@ def _head() -> Element:
 
 
 def _banner(found: Mapping[str, Any]) -> Element:
-    lines = list(found["stamps"]) or ["These figures are noisy and charged; they may be published."]
+    lines = list(found["stamps"]) or [_PUBLIC]
     sort = "banner alarm" if found["internal"] else "banner"
     return element("div", *(element("p", line) for line in lines), class_=sort)
 
@@ -105,12 +107,14 @@ def _promise(title: str, guarantee: Guarantee) -> Element:
     return element("section", element("h2", title), *(element("p", line) for line in lines))
 
 
-def _summary(figures: Mapping[str, Figures]) -> Element:
-    lines = [
-        element("p", MEASURES[name].line(of)) for name, of in figures.items() if name in MEASURES
-    ]
-    note = "Distances lie between 0, alike, and 1."
-    return element("section", element("h2", "In short"), *lines, element("p", note, class_="soft"))
+def _summary(found: Mapping[str, Any]) -> Element:
+    lines = [MEASURES[name].line(of) for name, of in found["figures"].items()]
+    notes = ["Distances lie between 0, alike, and 1."]
+    if "plan" in found:
+        notes.append(noise_note(found["plan"]))
+    shown_notes = [element("p", note, class_="soft") for note in notes]
+    shown_lines = [element("p", line) for line in lines]
+    return element("section", element("h2", "In short"), *shown_lines, *shown_notes)
 
 
 def _pictures(subject: Subject, *, is_internal: bool) -> Iterable[Element]:
