@@ -22,6 +22,7 @@ from rich.table import Table
 
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.base import wide_gaussian
+from dpflows.flows.cells import CellShape
 from dpflows.flows.density import Defended
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import UniformBatches, make_batches
@@ -34,12 +35,17 @@ from dpflows.training.taps import take_apart, unrolled
 RESULTS = pathlib.Path(__file__).with_name("results.json")
 DIM, WIDTH, BLOCKS, ROWS = 10, 100, 5, 24_059
 REPEATS = 10
-FAMILIES, BATCHES = ("maf", "nsf"), (512, 2048)
+FLOWS, CELLS, BATCHES = ("maf", "nsf"), "cells", (512, 2048)
+FAMILIES = (*FLOWS, CELLS)
+#: Cells of a mixed table's columns, as many as the Adult table has at epsilon 1.
+SIZES = (2, 24, 9, 31, 16, 16, 7, 15, 6, 5, 2, 8, 7, 30, 4)
 
 
 @functools.cache
 def apart(family, columns=DIM):
-    """Parameters and blueprint of the benchmark flow."""
+    """Parameters and blueprint of the benchmark flow, or of a network of cells."""
+    if family == CELLS:
+        return take_apart(CellShape().build(SIZES, key=jax.random.key(0)))
     architecture = Architecture(family, width=WIDTH, depth=2, blocks=BLOCKS)
     flow = architecture.build(columns, key=jax.random.key(0))
     return take_apart(Defended(flow, wide_gaussian(columns)))
@@ -99,8 +105,16 @@ def made_up_rows(count, columns=DIM):
     return jax.random.normal(jax.random.key(1), (count, columns))
 
 
+def rows_for(family, count):
+    """Rows that a family can model."""
+    if family != CELLS:
+        return made_up_rows(count)
+    share = jax.random.uniform(jax.random.key(1), (count, len(SIZES)))
+    return jnp.floor(share * jnp.array(SIZES))
+
+
 def step_ratio(family, batch):
-    rows = made_up_rows(ROWS)
+    rows = rows_for(family, ROWS)
     private, *plain = in_turn(
         chunk_runner(*private_loop(family, batch), rows),
         chunk_runner(*plain_loop(family, batch), rows),
@@ -116,7 +130,7 @@ def gradients(family, batch, *makers):
     every call: training pays that once per chunk of steps, not once per step.
     """
     parameters, blueprint = apart(family)
-    rows, present = made_up_rows(REPEATS * batch), jnp.ones(batch, bool)
+    rows, present = rows_for(family, REPEATS * batch), jnp.ones(batch, bool)
     functions = []
     for view in (blueprint, Unrolled(blueprint)):
         plain = plain_gradient(loss, view)
@@ -124,7 +138,7 @@ def gradients(family, batch, *makers):
     for make in makers:
         clipper = make(loss, blueprint, Clipping())
         functions.append(lambda p, r, c=clipper: c(p, r, present).gradient)
-    batches = rows.reshape(REPEATS, batch, DIM)
+    batches = rows.reshape(REPEATS, batch, -1)
     return [functools.partial(_wait, _summed(f), parameters, batches) for f in functions]
 
 
@@ -212,7 +226,7 @@ def peak_megabytes(kind, family, batch):
 
 def print_peak(kind, family, batch):
     make = private_loop if kind == "private" else plain_loop
-    chunk_runner(*make(family, batch), made_up_rows(ROWS))()
+    chunk_runner(*make(family, batch), rows_for(family, ROWS))()
     # Not getrusage: a child's count there begins with its parent's peak.
     status = pathlib.Path("/proc/self/status").read_text()
     print(next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) / 1024)
@@ -243,7 +257,7 @@ def measure():
         }
         console.print(name, results[name])
     results["speedup_vs_vmap"] = {
-        family: {"512": round(speedup_vs_vmap(family, 512), 1)} for family in FAMILIES
+        family: {"512": round(speedup_vs_vmap(family, 512), 1)} for family in FLOWS
     }
     results["costs"] = costs()
     plot_costs(results["costs"], RESULTS.with_name("costs.png"))

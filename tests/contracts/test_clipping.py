@@ -1,4 +1,4 @@
-"""For every flow family: taps equal whole per-row gradients, and no row exceeds the clip."""
+"""For every flow family and for networks of cells: taps equal whole per-row gradients, and no row exceeds the clip."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ import pytest
 
 from dpflows.flows.architectures import ARCHITECTURES, Architecture
 from dpflows.flows.base import wide_gaussian
+from dpflows.flows.cells import CellShape
 from dpflows.flows.density import Defended
 from dpflows.training.clipping import Clipping, by_rows, by_taps
 from dpflows.training.fitting import negative_log_likelihood
@@ -30,11 +31,16 @@ def gradient_of(clipper):
     return jax.jit(lambda *arguments: clipper(*arguments).gradient)
 
 
-@pytest.fixture(scope="module", params=list(ARCHITECTURES))
+def model_of(name):
+    if name == "cells":
+        return CellShape(width=8, depth=2).build((2, 3, 2), key=jax.random.key(0))
+    architecture = Architecture(name, width=8, depth=2, blocks=2, knots=4)
+    return Defended(architecture.build(DIM, key=jax.random.key(0)), wide_gaussian(DIM))
+
+
+@pytest.fixture(scope="module", params=[*ARCHITECTURES, "cells"])
 def family(request):
-    architecture = Architecture(request.param, width=8, depth=2, blocks=2, knots=4)
-    model = Defended(architecture.build(DIM, key=jax.random.key(0)), wide_gaussian(DIM))
-    parameters, blueprint = take_apart(model)
+    parameters, blueprint = take_apart(model_of(request.param))
     clipping = Clipping(norm=CLIP)
     clippers = {
         name: gradient_of(make(negative_log_likelihood, blueprint, clipping))

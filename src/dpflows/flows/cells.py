@@ -96,7 +96,7 @@ class CellNetwork(eqx.Module):
     Example:
         >>> network = cell_network((2, 3), width=8, depth=1, key=jr.key(0))
         >>> rows = jnp.array([[a, b] for a in range(2) for b in range(3)], float)
-        >>> float(jnp.exp(jax.vmap(paramax.unwrap(network).log_prob)(rows)).sum().round(4))
+        >>> float(jnp.exp(jax.vmap(network.log_prob)(rows)).sum().round(4))
         1.0
     """
 
@@ -114,7 +114,7 @@ class CellNetwork(eqx.Module):
         """The log-probability of one row of cell numbers."""
         cells = row.astype(jnp.int32)
         ones = jnp.zeros(sum(self.sizes)).at[cells + self.starts].set(1.0)
-        logits = self._by_column(self._logits(ones))
+        logits = self._by_column(paramax.unwrap(self)._logits(ones))
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=1), cells[:, None], axis=1)
         return chosen.sum()
 

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import paramax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from dpflows.errors import InputError
@@ -168,7 +167,7 @@ class MixedDensity(eqx.Module):
 
 @eqx.filter_jit
 def _log_probs(network: CellNetwork, cells: Int[Array, "n columns"]) -> Float[Array, " n"]:
-    return jax.vmap(paramax.unwrap(network).log_prob)(cells.astype(float))
+    return jax.vmap(network.log_prob)(cells.astype(float))
 
 
 def _padded(cells: Int[np.ndarray, "n columns"]) -> Int[Array, "m columns"]:
