@@ -1,6 +1,7 @@
 """Schema files: what is written is read back, and mistakes are named."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -99,6 +100,16 @@ def test_too_many_rules_are_refused():
     rules = {"columns": {"a": {"kind": "integer"}}, "constraints": ["a > 0"] * 101}
     with pytest.raises(InputError, match="at most 100 rules"):
         Schema.from_dict(rules)
+
+
+def test_the_schema_of_the_page_on_tables_is_one(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    path = tmp_path / "s.toml"
+    path.write_text(page.partition("```toml\n")[2].partition("```")[0])
+    schema = Schema.read(path)
+    assert schema.target == "ill"
+    assert len(schema.constraints) == 2
+    assert schema.undeclared() == ()
 
 
 def test_an_undeclared_column_leaves_a_gap_to_fill():

@@ -25,7 +25,7 @@ def schema(
     ],
     read_values: Annotated[
         bool,
-        typer.Option("--read-values", help="Write bounds read from rows; models: NOT PRIVATE."),
+        typer.Option("--read-values", help="Write values read from rows; models: NOT PRIVATE."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing schema.")] = False,
     as_json: AsJson = False,
@@ -67,14 +67,19 @@ def _tell(proposal: "Schema", target: Path) -> None:
         output.say(screen, "Still to declare in that file, from public knowledge, not from rows:")
     for column in gaps:
         output.say(screen, f"  {column.name}: {' and '.join(_needs(column))} ({column.kind})")
-    if any(column.kind != "categorical" for column in gaps):
-        output.say(screen, "Or let a share of epsilon find bounds: --discover 0.1")
+    if gaps:
+        output.say(screen, f"Or let a share of epsilon find {_findable(gaps)}: --discover 0.1")
     output.say(screen, f"Next: dpflows plan --schema {target} --rows 10000 --epsilon 1")
 
 
 def _gaps(proposal: "Schema") -> "list[Column]":
     names = set(proposal.undeclared())
     return [column for column in proposal.columns if column.name in names]
+
+
+def _findable(gaps: "list[Column]") -> str:
+    labelled = sorted({column.kind == "categorical" for column in gaps})
+    return " and ".join("categories" if is_labelled else "bounds" for is_labelled in labelled)
 
 
 def _needs(column: "Column") -> tuple[str, ...]:
