@@ -47,6 +47,8 @@ def columns(draw):
     places = draw(st.none() | st.lists(st.integers(0, min(width, 9)), unique=True))
     spikes = None if places is None else tuple(low + place for place in places)
     bounds = {"min": low, "max": low + width, "spikes": spikes}
+    if kind == "date" and draw(st.booleans()):
+        bounds["unit"] = "day"
     return {"name": "x", "kind": kind, "nullable": nullable} | bounds
 
 
@@ -75,7 +77,9 @@ def test_leaves_are_all_used_and_their_volumes_add_up(parts):
     volumes = np.exp(leaves.log_volumes)
     assert volumes.shape == (leaves.size,)
     if column.kind in ("integer", "date"):
-        assert volumes[: leaves.filled].sum() == pytest.approx(column.max - column.min + 1)
+        length = DAY if column.counts_days else 1
+        values = column.max // length - column.min // length + 1
+        assert volumes[: leaves.filled].sum() == pytest.approx(values)
     if column.kind == "continuous":
         spikes = len(leaves.spikes)
         assert volumes[: leaves.filled].sum() - spikes == pytest.approx(column.max - column.min)
@@ -152,16 +156,26 @@ def test_labels_that_are_not_declared():
     assert not leaves_of(plain).is_ordered
 
 
-def test_days_stay_whole():
-    """A date without a time of day comes back from a leaf of whole days as a day of that leaf."""
-    for days in (40, 365, 3650):
-        leaves = leaves_of(Column("x", "date", min=0, max=(days - 1) * DAY, spikes=()))
-        dates = np.arange(days).astype("datetime64[D]").astype("datetime64[us]")
-        found = leaves.find(dates)
-        back = drawn(leaves, found).astype("datetime64[D]").astype("datetime64[us]")
-        if days > 43:
-            np.testing.assert_array_equal(leaves.find(back), found)
-        assert len(np.unique(found)) == min(days, MOST_INTERVALS)
+@pytest.mark.parametrize("days", [1, 40, 365, 3650])
+def test_days_stay_whole(days):
+    column = Column("x", "date", min=0, max=(days - 1) * DAY, unit="day")
+    dates = np.arange(days).astype("datetime64[D]").astype("datetime64[us]")
+    leaves = leaves_of(column)
+    found = leaves.find(dates)
+    back = drawn(leaves, found)
+    np.testing.assert_array_equal(back, back.astype("datetime64[D]"))
+    np.testing.assert_array_equal(leaves.find(back), found)
+    if days <= MOST_INTERVALS:
+        np.testing.assert_array_equal(back, dates)
+
+
+@pytest.mark.parametrize("days", [365, 3650])
+def test_intervals_of_seconds_begin_at_midnight_where_they_are_long(days):
+    """A day whose time was cut off lies in the leaf that it was drawn from."""
+    leaves = leaves_of(Column("x", "date", min=0, max=(days - 1) * DAY, spikes=()))
+    found = leaves.find(np.arange(days).astype("datetime64[D]").astype("datetime64[us]"))
+    back = drawn(leaves, found).astype("datetime64[D]").astype("datetime64[us]")
+    np.testing.assert_array_equal(leaves.find(back), found)
 
 
 def test_moments_belong_to_their_second():

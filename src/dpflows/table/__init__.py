@@ -1,5 +1,6 @@
 """Tables: what a row means, how it is read, and how it becomes a point of a box."""
 
+from dpflows.table.constraints import Constraint
 from dpflows.table.encoding import Encoding
 from dpflows.table.reading import Form, Table, read_file, read_table
 from dpflows.table.schema import KINDS, Column, Schema
@@ -7,6 +8,7 @@ from dpflows.table.schema import KINDS, Column, Schema
 __all__ = [
     "KINDS",
     "Column",
+    "Constraint",
     "Encoding",
     "Form",
     "Schema",

@@ -20,6 +20,9 @@ MAX_NAME_LENGTH = 1000
 MAX_CATEGORIES = 10_000
 MAX_SPIKES = 100
 
+#: The unit of dates without a time of day.
+DAY = "day"
+
 _YEAR_1, _YEAR_10000 = -62135596800.0, 253402300800.0
 #: The lowest and the highest value that a kind can have.
 WIDEST = {
@@ -40,7 +43,7 @@ class Column:
         min: The lowest value; for dates in seconds since 1970 began.
         max: The highest value, declared together with ``min``.
         nullable: Whether cells may be missing.
-        unit: The unit of measurement, for readers.
+        unit: The unit of measurement, for readers; "day" says that dates have no time of day.
         categories: The labels of a categorical column.
         spikes: Single values of a column with bounds that many rows may share, such as
             zero; none if empty, a public rule decides if None.
@@ -89,6 +92,11 @@ class Column:
     def is_whole(self) -> bool:
         """Whether cells are whole numbers, or whole seconds."""
         return self.kind in ("integer", "date")
+
+    @property
+    def counts_days(self) -> bool:
+        """Whether cells are dates without a time of day, by the declared unit."""
+        return self.kind == "date" and self.unit == DAY
 
     def within(self, low: float, high: float) -> "Column":
         """The same column with these bounds; spikes beyond them are left out.

@@ -16,6 +16,7 @@ MOST_INTERVALS = 1024
 
 #: Seconds of what intervals of dates begin with: a second, a minute, an hour or a day.
 _DATE_STEPS = (1, 60, 3600, 86400)
+_DAY = 86400.0
 #: How many neighbouring floating-point numbers an interval has at least.
 _FEWEST_NUMBERS = 256
 
@@ -25,8 +26,9 @@ _FEWEST_NUMBERS = 256
 class Intervals(Leaves):
     """Intervals between the bounds, and single values that rows may pile up on.
 
-    Whole numbers are leaves by themselves if there are not too many. Intervals of dates
-    begin with a second, a minute, an hour or a day. Where values are grouped, and for
+    Whole numbers are leaves by themselves if there are not too many. Dates are counted in
+    seconds, or in days if that is their declared unit; intervals of seconds begin with a
+    second, a minute, an hour or a day. Where values are grouped, and for
     continuous columns, the declared spikes, or else the bounds and a zero between them,
     are leaves of their own. Their numbers follow those of the intervals.
 
@@ -57,7 +59,7 @@ class Intervals(Leaves):
     @functools.cached_property
     def edges(self) -> np.ndarray:
         """Where intervals begin and end; between whole numbers if values are whole."""
-        low, high = _bounds(self.column)
+        low, high = self._limits
         if not self.column.is_whole:
             return np.linspace(low, high, self._pieces(low, high) + 1)
         step = self._step
@@ -68,14 +70,27 @@ class Intervals(Leaves):
 
     @functools.cached_property
     def spikes(self) -> tuple[float, ...]:
-        """Values that are leaves of their own."""
-        low, high = _bounds(self.column)
+        """Values that are leaves of their own; days are counted since 1970 began."""
+        low, high = self._limits
         if self._is_single:
             return ()
         if self.column.spikes is not None:
-            return tuple(sorted(self.column.spikes))
+            return tuple(sorted({self._counted(spike) for spike in self.column.spikes}))
         has_zero = low < 0 < high and self.column.kind != "date"
         return tuple(sorted({low, high, *([0.0] if has_zero else [])}))
+
+    @property
+    def _length(self) -> float:
+        """How many of the column's units the numbers of leaves count by."""
+        return _DAY if self.column.counts_days else 1.0
+
+    @property
+    def _limits(self) -> tuple[float, float]:
+        low, high = _bounds(self.column)
+        return self._counted(low), self._counted(high)
+
+    def _counted(self, value: float) -> float:
+        return value // _DAY if self.column.counts_days else value
 
     @property
     def _is_single(self) -> bool:
@@ -86,9 +101,9 @@ class Intervals(Leaves):
     @property
     def _step(self) -> int:
         """What intervals of whole numbers are made of."""
-        if self.column.kind != "date":
+        if self.column.kind != "date" or self.column.counts_days:
             return 1
-        low, high = _bounds(self.column)
+        low, high = self._limits
         fitting = (step for step in _DATE_STEPS if high - low < step * MOST_INTERVALS)
         return next(fitting, _DATE_STEPS[-1])
 
@@ -133,10 +148,11 @@ class Intervals(Leaves):
         return np.log(np.concatenate([self._room[self._room > 0], np.ones(len(self.spikes))]))
 
     def _find(self, values: np.ndarray) -> np.ndarray:
-        low, high = _bounds(self.column)
+        low, high = self._limits
         numbers = seconds(values) if self.column.kind == "date" else values.astype(float)
-        # a moment belongs to the second that it lies in, as a day has all its hours
-        numbers = np.clip(np.floor(numbers) if self.column.is_whole else numbers, low, high)
+        # a moment belongs to the second, or to the day, that it lies in
+        numbers = np.floor(numbers / self._length) if self.column.is_whole else numbers
+        numbers = np.clip(numbers, low, high)
         place = np.searchsorted(self.edges, numbers, side="right") - 1
         found = self._numbers[np.clip(place, 0, len(self._numbers) - 1)]
         for number, spike in enumerate(self.spikes, self._count):
@@ -151,7 +167,12 @@ class Intervals(Leaves):
         values = spread(starts[inside], room[inside], uniform)
         spikes = np.array([0.0, *self.spikes])[np.maximum(leaves - self._count + 1, 0)]
         values = np.where(leaves >= self._count, spikes, values)
-        return _moments(values) if self.column.kind == "date" else values
+        return self._moments(values) if self.column.kind == "date" else values
+
+    def _moments(self, numbers: np.ndarray) -> np.ndarray:
+        # a day begins before a bound that lies within it
+        moments = np.clip(numbers * self._length, *_bounds(self.column))
+        return (moments * 1e6).astype(np.int64).astype("datetime64[us]")
 
     def _between(self, start: np.ndarray, width: np.ndarray, uniform: np.ndarray) -> np.ndarray:
         # sums round up to the next interval, and a start may be a spike
@@ -173,7 +194,3 @@ def _bounds(column: Column) -> tuple[float, float]:
     if column.min is None or column.max is None:
         raise InputError(f"column {column.name!r} has no bounds; declare min and max")
     return column.min, column.max
-
-
-def _moments(values: np.ndarray) -> np.ndarray:
-    return (values * 1e6).astype(np.int64).astype("datetime64[us]")

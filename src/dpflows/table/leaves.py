@@ -56,8 +56,8 @@ class Leaves(abc.ABC):
     def log_volumes(self) -> np.ndarray:
         """The logarithm of how many values, or how much length, each leaf holds.
 
-        Labels, truth values, whole numbers, seconds of dates, spikes and a missing cell
-        are counted; intervals of a continuous column are measured in its unit. The
+        Labels, truth values, whole numbers, seconds or days of dates, spikes and a missing
+        cell are counted; intervals of a continuous column are measured in its unit. The
         probability of a leaf divided by its volume is what a row's density is made of.
         """
         volumes = np.zeros(self.size)

@@ -8,11 +8,10 @@ import pyarrow as pa
 
 from dpflows.errors import InputError
 from dpflows.table.cells import is_moment, plain, read_cells, seconds, trimmed
-from dpflows.table.columns import MAX_CATEGORIES, Column, counted
+from dpflows.table.columns import DAY, MAX_CATEGORIES, Column, counted
 from dpflows.table.opening import open_source
 from dpflows.table.schema import Schema
 from dpflows.table.sources import Source
-from dpflows.table.typed import DAYS
 
 
 def propose(frame: Any, *, read_values: bool = False) -> Schema:
@@ -37,7 +36,7 @@ def _column(name: str, cells: pa.ChunkedArray, is_text: bool) -> Column:
     kind = _text_kind(cells) if is_text else _kind(cells.type)
     held = trimmed(plain(cells)) if is_text and kind == "date" else None
     are_days = pa.types.is_date(cells.type) if held is None else _fits(held, pa.date32())
-    return Column(name, kind, unit=DAYS[0] if are_days else "")
+    return Column(name, kind, unit=DAY if are_days else "")
 
 
 def _check_names(names: tuple[str, ...]) -> None:

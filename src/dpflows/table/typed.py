@@ -8,9 +8,6 @@ import pyarrow as pa
 from dpflows.table.columns import Column
 from dpflows.table.dtypes import Dtype
 
-#: Units of a date column whose cells are whole days.
-DAYS = ("day", "days")
-
 #: Moments that nanoseconds can count, in seconds since 1970 began.
 _MOST_NANOSECONDS = 9.2e9
 
@@ -89,7 +86,7 @@ def _boolean(values: np.ndarray, column: Column, dtype: Dtype) -> pa.Array:
 
 def _date(values: np.ndarray, column: Column, dtype: Dtype) -> pa.Array:
     moments = values.astype("datetime64[us]")
-    is_day = dtype.sort == "day" or column.unit in DAYS
+    is_day = dtype.sort == "day" or column.counts_days
     if is_day:
         moments = moments.astype("datetime64[D]")
     if dtype.sort != "moment":
