@@ -121,7 +121,7 @@ def _shift(
     """Gauss-Newton towards the likeliest shift: counts are normal, and so are shifts."""
     member = jax.nn.one_hot(line, len(counts)) * (seen.rows / len(line))
 
-    def improve(_: int, shift: Array) -> Array:
+    def improve(_: Any, shift: Array) -> Array:
         expected = member.T @ jax.nn.softmax(logits + shift[line])
         slope = expected / seen.noise
         gap = (expected - counts) / seen.noise
