@@ -52,10 +52,13 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare methods at one budget on held-out rows; INTERNAL."""
+    from dpflows.evaluation.peers.base import require_finite
     from dpflows.evaluation.peers.contest import Arena, check_methods, methods_for
     from dpflows.privacy.guarantee import Budget
 
     settings.check_limits(epsilon=epsilon, delta=delta)
+    known: Any = neighbours
+    require_finite(Budget(epsilon, settings.settle_delta(delta, 1), known))
     if document is not None:
         settings.require_target(document, (".json",), source=rows)
     declared = _declared(schema, target)
@@ -63,7 +66,6 @@ def compare(
     read = {"drop_extra": drop_extra, "header": False if no_header else None}
     train, held = _sides(rows, test, declared, read)
     count = len(next(iter(train.values())))
-    known: Any = neighbours
     budget = Budget(epsilon, settings.settle_delta(delta, count), known)
     arena = Arena(train, held, declared, budget, seconds=seconds)
     lines = _run(arena, chosen, quiet=as_json)

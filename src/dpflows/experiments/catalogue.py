@@ -1,6 +1,7 @@
 """Every table and figure of the paper by name; a new one is one class and one line."""
 
 from dpflows.errors import InputError
+from dpflows.experiments.adult import Adult
 from dpflows.experiments.detection import AnomalyROC, LabelledAnomalies
 from dpflows.experiments.downstream import Downstream
 from dpflows.experiments.likelihoods import Likelihoods
@@ -33,6 +34,7 @@ _ALL: tuple[Experiment, ...] = (
     AnomalyROC(),
     EnsembleVotes(),
     LabelledAnomalies(),
+    Adult(),
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}

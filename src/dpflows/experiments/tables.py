@@ -16,9 +16,13 @@ import pandas as pd
 from jaxtyping import Float
 
 from dpflows.errors import InputError
+from dpflows.table.schema import Schema
 
 Rows = Float[np.ndarray, "_ columns"]
 Vector = Float[np.ndarray, " columns"]
+
+#: What is public about UCI Adult.
+ADULT_SCHEMA = Path(__file__).with_name("adult.toml")
 
 _FOLDS = 10
 _MEASUREMENTS = (
@@ -86,10 +90,48 @@ def read_real(name: str, data: str | Path) -> RealTable:
     try:
         return REAL[name](Path(data))
     except (OSError, KeyError, ValueError) as problem:
-        raise InputError(
-            f"the files of {name} are not in the data folder or cannot be read "
-            f"({type(problem).__name__}); name the folder that holds them"
-        ) from None
+        raise _unreadable(name, problem) from None
+
+
+def read_adult(data: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Training and test rows of UCI Adult, labels as they are, ``?`` among them.
+
+    Args:
+        data: The folder that holds ``adult/adult_all.csv.gz``, whose column ``split`` says
+            which rows are which, or the files ``adult/adult.data`` and ``adult/adult.test``.
+
+    Example:
+        >>> read_adult("missing")
+        Traceback (most recent call last):
+        dpflows.errors.InputError: the files of adult are not in the data folder ...
+    """
+    folder = Path(data) / "adult"
+    try:
+        prepared = folder / "adult_all.csv.gz"
+        if not prepared.exists():
+            return _census(folder / "adult.data"), _census(folder / "adult.test")
+        rows = pd.read_csv(prepared, na_filter=False)
+        parts = (rows[rows["split"] == side].drop(columns="split") for side in ("train", "test"))
+        train, test = parts
+    except (OSError, KeyError, ValueError) as problem:
+        raise _unreadable("adult", problem) from None
+    return train, test
+
+
+def _census(path: Path) -> pd.DataFrame:
+    """A file of the archive: no header, a remark in the first line, dots after labels."""
+    names = Schema.read(ADULT_SCHEMA).names
+    rows = pd.read_csv(
+        path, names=names, skipinitialspace=True, na_filter=False, comment="|", index_col=False
+    )
+    return rows.assign(income=rows["income"].str.rstrip("."))
+
+
+def _unreadable(name: str, problem: Exception) -> InputError:
+    return InputError(
+        f"the files of {name} are not in the data folder or cannot be read "
+        f"({type(problem).__name__}); name the folder that holds them"
+    )
 
 
 def _life_science(data: Path) -> RealTable:

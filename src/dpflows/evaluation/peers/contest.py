@@ -43,8 +43,11 @@ class Figures:
     """How far synthetic rows are from held-out real ones.
 
     Attributes:
-        one_way: Mean total variation of columns, numbers in 20 quantile bins.
+        one_way: Mean total variation of columns, numbers in 20 quantile bins of held-out rows.
         two_way: The same of pairs of columns.
+        one_way_fitted: As ``one_way``, in the same bins, from the rows that were fitted. Real
+            rows have none of it, while two samples of one law differ from each other.
+        two_way_fitted: The same of pairs of columns.
         learning: How well a target is learned from synthetic rows, tested on real ones: area
             under the ROC curve, or R squared; nothing where no target is declared.
         detection: Area under the curve of telling both apart; 0.5 is best.
@@ -52,6 +55,8 @@ class Figures:
 
     one_way: float
     two_way: float
+    one_way_fitted: float
+    two_way_fitted: float
     learning: float | None
     detection: float
 
@@ -121,27 +126,31 @@ class Arena:
 
     def judge(self, columns: Columns) -> Figures:
         """Synthetic rows against the held-out ones."""
-        test, made = (moved_inside(one, self.schema) for one in (self.test, columns))
-        ones = column_errors(test, made, self._codings)
-        twos = pair_errors(test, made, self._codings)
+        sides = (self.test, self.train, columns)
+        test, train, made = (moved_inside(one, self.schema) for one in sides)
         return Figures(
-            one_way=float(np.mean(list(ones.values()))),
-            two_way=float(np.mean(list(twos.values()))) if twos else 0.0,
+            *_variations(test, made, self._codings),
+            *_variations(train, made, self._codings),
             learning=None if self.schema.target is None else learn_auc(made, test, self.schema),
             detection=detection_auc(test, made, self.schema, entropy=self.entropy),
         )
 
+    def attempt(self, method: str) -> Line:
+        """Fit one method, and judge what it draws."""
+        start = time.monotonic()
+        columns, guarantee = _maker(method)(self)
+        seconds = time.monotonic() - start
+        return Line(method, seconds, self.judge(columns), guarantee)
+
     def line(self, method: str) -> Line:
-        """Fit one method, and judge what it draws.
+        """The same, whatever happens.
 
         A method that fails leaves a line that says so, because the others should not be
         lost with it. The line names the kind of failure, and quotes only messages of ours.
         """
         start = time.monotonic()
         try:
-            columns, guarantee = _maker(method)(self)
-            seconds = time.monotonic() - start
-            return Line(method, seconds, self.judge(columns), guarantee)
+            return self.attempt(method)
         except (TooSlow, InputError) as problem:
             return Line(method, time.monotonic() - start, remark=str(problem))
         except Exception as problem:  # its message could quote a row
@@ -211,6 +220,13 @@ def split(columns: Columns, held_out: float, entropy: Entropy) -> tuple[Columns,
 
 def _cut(order: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:
     return order[:at], order[at:]
+
+
+def _variations(real: Columns, made: Columns, codings: Codings) -> tuple[float, float]:
+    """Mean total variations of columns and of pairs; a single column has no pair."""
+    ones = list(column_errors(real, made, codings).values())
+    twos = list(pair_errors(real, made, codings).values())
+    return float(np.mean(ones)), float(np.mean(twos)) if twos else 0.0
 
 
 def _maker(method: str) -> Callable[[Arena], Made]:

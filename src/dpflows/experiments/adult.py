@@ -1,0 +1,98 @@
+"""UCI Adult, a table of numbers and labels: ours beside MST and AIM at equal totals."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+from dpflows.evaluation.peers import TooSlow
+from dpflows.evaluation.peers.contest import DISCRETISED, OURS, REAL, Arena, Line
+from dpflows.experiments.running import Experiment, Job, Measurement
+from dpflows.experiments.shelf import Desk
+from dpflows.experiments.tables import ADULT_SCHEMA, read_adult
+from dpflows.privacy.guarantee import Budget
+from dpflows.table.reading import read_table
+from dpflows.table.schema import Schema
+
+DELTA = 1e-6
+#: How the figures of a comparison are called in a table.
+MEASURES = {
+    "learning": "AUC of income, trained on synthetic and tested on real rows",
+    "one_way": "1-way total variation from test rows",
+    "two_way": "2-way total variation from test rows",
+    "one_way_fitted": "1-way total variation from the fitted rows",
+    "two_way_fitted": "2-way total variation from the fitted rows",
+    "detection": "AUC of telling synthetic from real rows",
+}
+STOPPED = "seconds until it was stopped, too slow"
+#: What methods of the comparison are called here, and in a table.
+METHODS = {"real": REAL, "real-discretised": DISCRETISED, "ours": OURS, "mst": "mst", "aim": "aim"}
+_WITHOUT_BUDGET = ("real", "real-discretised")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Adult(Experiment):
+    """Fitted to the set's training rows, judged by its test rows; folds are repetitions.
+
+    Attributes:
+        seconds: When a peer is stopped.
+    """
+
+    name: str = "adult"
+    title: str = "Adult: learning from synthetic rows, marginals, detection"
+    epsilons: tuple[float, ...] = (1.0, 4.0)
+    folds: int = 3
+    seconds: float = 3600.0
+
+    def jobs(self, folds: int, epsilons: Sequence[float]) -> list[Job]:
+        """Real rows once, then every method, the slowest last."""
+        found = [Job(self.name, method, 1, ()) for method in _WITHOUT_BUDGET]
+        budgets = [(fold, epsilon) for fold in range(1, folds + 1) for epsilon in epsilons]
+        methods = [method for method in METHODS if method not in _WITHOUT_BUDGET]
+        return found + [
+            Job(self.name, method, fold, (epsilon,))
+            for method in methods
+            for fold, epsilon in budgets
+        ]
+
+    def datasets(self) -> set[str]:
+        """None that can be fetched: the rows are read from a folder."""
+        return set()
+
+    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+        """Fit, draw as many rows as were fitted, and judge them."""
+        arena = self._arena(job, desk)
+        try:
+            line = arena.attempt(METHODS[job.method])
+        except TooSlow:
+            return [_measured(job, Line(job.method, self.seconds), STOPPED, self.seconds)]
+        return _figures(job, line)
+
+    def _arena(self, job: Job, desk: Desk) -> Arena:
+        schema = Schema.read(ADULT_SCHEMA)
+        train, test = (read_table(rows, schema).columns for rows in read_adult(desk.data))
+        # real rows spend nothing, so that any budget serves
+        epsilon = job.epsilons[0] if job.epsilons else self.epsilons[0]
+        return Arena(train, test, schema, Budget(epsilon, DELTA), seconds=self.seconds)
+
+
+def _figures(job: Job, line: Line) -> list[Measurement]:
+    values = {} if line.figures is None else dataclasses.asdict(line.figures)
+    return [_measured(job, line, name, values[key]) for key, name in MEASURES.items()]
+
+
+def _measured(job: Job, line: Line, measure: str, value: float) -> Measurement:
+    promise = line.guarantee
+    return Measurement(
+        dataset=job.dataset,
+        method=job.method,
+        epsilon=job.epsilons[0] if job.epsilons else None,
+        delta=DELTA if job.epsilons else None,
+        accountant="none" if promise is None else promise.accountant,
+        fold=job.fold,
+        measure=measure,
+        value=value,
+        proven=promise.epsilon if promise is not None and promise.is_private else None,
+        replace_one=None if promise is None else promise.replace_one_epsilon,
+        seconds=line.seconds,
+    )
