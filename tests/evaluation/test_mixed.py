@@ -5,9 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dpflows.evaluation import fidelity
 from dpflows.evaluation.association import correlation, cramers_v
+from dpflows.evaluation.coding import reference_codings
 from dpflows.evaluation.comparing import MEASURES, evaluate
-from dpflows.evaluation.fidelity import random_subsets
+from dpflows.evaluation.fidelity import random_subsets, subset_errors
 from dpflows.evaluation.private import bins_of, plan_evaluation
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
@@ -124,6 +126,14 @@ def test_sets_of_columns_differ_and_are_bounded():
     chosen = random_subsets(names, 3, 100, OS)
     assert len(set(chosen)) == 100
     assert all(len(set(one)) == 3 and list(one) == sorted(one, key=names.index) for one in chosen)
+
+
+def test_millions_of_cells_are_counted_alike(monkeypatch):
+    real, own = fresh_rows(500), fresh_rows(500)
+    codings = reference_codings(real, SCHEMA)
+    few = subset_errors(real, own, codings, 3)
+    monkeypatch.setattr(fidelity, "MOST_CELLS", 1)
+    assert subset_errors(real, own, codings, 3) == pytest.approx(few)
 
 
 def test_strengths_of_known_tables():

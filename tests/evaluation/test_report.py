@@ -27,7 +27,7 @@ ATTRIBUTES = {"charset", "http-equiv", "content", "lang", "class", "viewbox", "w
 ATTRIBUTES |= {"role", "aria-label", "x", "y", "text-anchor", "transform", "fill-opacity"}
 #: What learners found elsewhere.
 LEARNED = {"prediction": {"auc": 0.8, "auc_of_real_rows": 0.85}, "detection": {"auc": 0.55}}
-HOSTILE = "</title></text></style><script>alert(1)</script><img src=x onerror='alert(2)'>\"'&$\\"
+HOSTILE = "</title>,</text></style><script>alert(1)</script><img src=x onerror='alert(2)'>\"'&$\\"
 
 
 class Reader(html.parser.HTMLParser):

@@ -58,9 +58,9 @@ class _Side:
         """A number whose largest difference is one."""
         if a in self.values and b in self.values:
             return correlation(self.values[a], self.values[b]) / 2
-        table = np.zeros((self.codings[a].size, self.codings[b].size))
-        np.add.at(table, (self.codes[a], self.codes[b]), 1)
-        return cramers_v(table)
+        rows, columns = self.codings[a].size, self.codings[b].size
+        cells = np.bincount(columns * self.codes[a] + self.codes[b], minlength=rows * columns)
+        return cramers_v(cells.reshape(rows, columns).astype(np.float64))
 
 
 def correlation(a: Values, b: Values) -> float:

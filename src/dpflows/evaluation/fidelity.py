@@ -20,6 +20,8 @@ from dpflows.privacy.randomness import Entropy
 BINS, PAIR_BINS = 16, 4
 #: Triples of columns that are looked at.
 MOST_TRIPLES = 100
+#: More cells than these are not counted one by one.
+MOST_CELLS = 1_000_000
 
 Counts = Float64[np.ndarray, " bins"] | Int64[np.ndarray, " bins"]
 
@@ -116,10 +118,13 @@ def _cell_distance(
 ) -> float:
     sizes = [codings[name].size for name in names]
     cells = [np.ravel_multi_index([of[name] for name in names], sizes) for of in codes]
-    # only cells that hold a row are counted: three columns of many labels have millions
-    seen, place = np.unique(np.concatenate(cells), return_inverse=True)
-    counts = [np.bincount(part, minlength=len(seen)) for part in np.split(place, [len(cells[0])])]
-    return total_variation(counts[0], counts[1])
+    if math.prod(sizes) > MOST_CELLS:
+        # three columns of many labels have millions of cells: number those that hold a row
+        _, place = np.unique(np.concatenate(cells), return_inverse=True)
+        cells = np.split(place, [len(cells[0])])
+    most = max(int(part.max(initial=0)) for part in cells) + 1
+    real, generated = (np.bincount(part, minlength=most) for part in cells)
+    return total_variation(real, generated)
 
 
 def _by_column(subject: Subject) -> list[tuple[Coding, Counts, Counts]]:
@@ -215,4 +220,14 @@ def random_subsets(
 
 def named(errors: Mapping[tuple[str, ...], float]) -> Figures:
     """Figures of sets of columns, by the columns' names in one text."""
-    return {", ".join(names): error for names, error in errors.items()}
+    return {joined(names): error for names, error in errors.items()}
+
+
+def joined(names: tuple[str, ...]) -> str:
+    """Names in one text; those with a comma are quoted, so that sets stay apart.
+
+    Example:
+        >>> joined(("age", "height, in cm"))
+        "age, 'height, in cm'"
+    """
+    return ", ".join(repr(name) if "," in name else name for name in names)

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpflows.evaluation.coding import Coding, even_coding_of
 from dpflows.evaluation.comparing import MEASURES
-from dpflows.evaluation.fidelity import PAIR_BINS, shares_of
+from dpflows.evaluation.fidelity import PAIR_BINS, joined, shares_of
 from dpflows.evaluation.markup import MOST_ACROSS, Element, bars, element, matrix, shown
 from dpflows.evaluation.measures import Figures, Subject
 from dpflows.evaluation.private import noise_note
@@ -147,7 +147,7 @@ def _pair_picture(subject: Subject, figures: Figures | None) -> Iterable[Element
     if not figures:
         return
     pairs = itertools.combinations(subject.names, 2)
-    errors = {pair: figures[", ".join(pair)] for pair in pairs}
+    errors = {pair: figures[joined(pair)] for pair in pairs}
     caption = f"The deepest colour is {max(figures.values()):.3f}. Numbers in {PAIR_BINS} bins."
     if len(subject.names) > MOST_ACROSS:
         caption += f" The first {MOST_ACROSS} columns."
