@@ -1,4 +1,4 @@
-"""For every flow family and for networks of cells: taps equal whole per-row gradients, and no row exceeds the clip."""
+"""For every model: taps equal whole per-row gradients, and no row exceeds the clip."""
 
 import jax
 import jax.numpy as jnp

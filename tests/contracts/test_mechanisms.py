@@ -19,6 +19,7 @@ from contracts.trials import (
     EDGES,
     GAUSSIAN_DELTA,
     OS,
+    PLACES,
     RARE,
     ROW,
     SPREAD,
@@ -40,12 +41,14 @@ from dpflows.privacy.mechanisms import (
     exponential_mechanism,
     grids,
     kernels,
+    marginals,
     moments,
     noisy_covariance,
     noisy_distributions,
     noisy_grid,
     noisy_histogram,
     noisy_kernel_sum,
+    noisy_marginals,
     noisy_vote,
     private_quantile,
     quantiles,
@@ -63,6 +66,7 @@ MODULES = (
     covariances,
     grids,
     kernels,
+    marginals,
     moments,
     quantiles,
     sparse,
@@ -171,6 +175,8 @@ def test_claims_match_the_events():
     assert cost(near_row) == near(GAUSSIAN_DELTA, abs=1e-4)
     bumps = noisy_kernel_sum(ROW, *UNIT_BOX, axis=AXIS, noise=1.0, entropy=OS).event
     assert cost(bumps) == near(GAUSSIAN_DELTA, abs=1e-4)
+    cells = noisy_marginals(PLACES, (2, 3), noise=math.sqrt(2), entropy=OS).event
+    assert cost(cells) == near(GAUSSIAN_DELTA, abs=1e-4)
     grid = noisy_grid(ROW, *UNIT_BOX, bins=2, scale=1.0, entropy=OS).event
     assert cost(grid) == near(1.0, abs=1e-3)
     elected = noisy_vote(26, 51, epsilon=1.0, entropy=OS).event

@@ -20,6 +20,7 @@ from dpflows.privacy.mechanisms import (
     noisy_grid,
     noisy_histogram,
     noisy_kernel_sum,
+    noisy_marginals,
     noisy_vote,
     private_bounds,
     private_quantile,
@@ -127,9 +128,16 @@ def shows_in_covariance(rows: np.ndarray) -> bool:
     return bool((sums - CROWDED) @ LONG > LONG @ LONG / 2)
 
 
+def shows_in_marginals(places: np.ndarray) -> bool:
+    """The noisy counts of the row's cells in both tables; the midpoint decides."""
+    first, second = noisy_marginals(places, (2, 3), noise=math.sqrt(2), entropy=OS).value
+    return bool(first[1] + second[2] > 1)
+
+
 UNIT_BOX = (np.zeros(1), np.ones(1))
 ROW = np.full((1, 1), 0.5)
 NOBODY = np.empty((0, 1))
+PLACES = np.array([[1, 2]])
 AXIS = KernelAxis(points=9, bandwidth=0.2)
 ALONE = AXIS.coordinates(ROW[:, 0])[0]
 DIRECTION = ALONE @ np.linalg.pinv(AXIS.values)
@@ -172,6 +180,12 @@ TRIALS = {
     "grid": Trial(lambda side: shows_in_grid([ROW, NOBODY][side]), 1.0),
     "covariance": Trial(
         lambda side: shows_in_covariance([np.vstack([CROWD, ROW]), CROWD][side]),
+        0.0,
+        delta=GAUSSIAN_DELTA,
+        runs=2500,
+    ),
+    "marginals": Trial(
+        lambda side: shows_in_marginals([PLACES, np.full((1, 2), -1)][side]),
         0.0,
         delta=GAUSSIAN_DELTA,
         runs=2500,

@@ -65,7 +65,7 @@ def cell_defaults(budget: Budget, *, rows: int) -> CellDefaults:
         shape=CellShape(),
         batch_size=min(max(rows // 4, 1), 2048),
         steps=500,
-        learning_rate=1e-2,
+        learning_rate=2e-2,
     )
 
 

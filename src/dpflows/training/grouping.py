@@ -28,11 +28,11 @@ FEW = 32
 #: The most cells that a column is aimed to have beside its frequent leaves.
 MOST_CELLS = 32
 #: A cell should hold so many standard deviations of the noise on a leaf's count.
-STANDS_OUT = 5.0
+STANDS_OUT = 4.0
 #: A target of up to so many leaves is counted in pairs with every other column.
 MOST_TARGET = 16
 #: The parts of the squared Gaussian budget for leaves and for cells.
-LEAF_SHARE, CELL_SHARE = 0.05, 0.10
+LEAF_SHARE, CELL_SHARE = 0.08, 0.20
 #: The noise of an unlimited budget, in rows: nothing that could be seen.
 FAINT = 1e-3
 #: Purposes of the two releases.
@@ -55,7 +55,7 @@ class Counted:
         noise: The standard deviation of every count.
     """
 
-    tables: tuple[Float[np.ndarray, "lines cells"], ...]
+    tables: tuple[Float[np.ndarray, "lines _"], ...]
     noise: float
 
 
