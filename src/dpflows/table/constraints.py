@@ -43,9 +43,8 @@ _FORM = "must read like: start <= end, or: pregnant = true -> sex = F"
 class Declared(Protocol):
     """What knows the columns: a schema."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns' names."""
+    def has_column(self, name: str) -> bool:
+        """Whether there is a column of that name."""
 
     def column(self, name: str) -> Column:
         """The column of that name."""
@@ -173,7 +172,7 @@ def _comparison(left: Token, sign: Token, right: Token) -> Comparison:
 
 def _checked_left(comparison: Comparison, schema: Declared) -> Column:
     name, sign = comparison.left.text, comparison.sign
-    if name not in schema.names:
+    if not schema.has_column(name):
         raise InputError(f"what stands before {sign!r} must be a column of the schema")
     column = schema.column(name)
     if sign not in ("=", "!=") and column.kind not in BOUNDED_KINDS:
@@ -182,7 +181,7 @@ def _checked_left(comparison: Comparison, schema: Declared) -> Column:
 
 
 def _is_column(operand: Token, schema: Declared) -> bool:
-    return operand.sort != "value" and operand.text in schema.names
+    return operand.sort != "value" and schema.has_column(operand.text)
 
 
 def _right(comparison: Comparison, column: Column, schema: Declared) -> object:

@@ -5,6 +5,7 @@ categories were read from the rows says so, and what is fitted with it is stampe
 """
 
 import dataclasses
+import functools
 import math
 import os
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class Schema:
             raise InputError("schema must be made of Column objects")
         if len(set(self.names)) != len(self.columns):
             raise InputError("schema must not declare two columns of one name")
-        if self.target is not None and self.target not in self.names:
+        if self.target is not None and not self.has_column(self.target):
             raise InputError("target must be a column of the schema")
         object.__setattr__(self, "constraints", tuple(self.constraints))
         self._check_constraints()
@@ -172,12 +173,19 @@ class Schema:
         """The columns' names in order."""
         return tuple(column.name for column in self.columns)
 
+    def has_column(self, name: str) -> bool:
+        """Whether there is a column of that name."""
+        return name in self._by_name
+
     def column(self, name: str) -> Column:
         """The column of that name."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise InputError(f"schema has no such column; it has {listed(self.names)}")
+        if not self.has_column(name):
+            raise InputError(f"schema has no such column; it has {listed(self.names)}")
+        return self._by_name[name]
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
 
     def label(self, name: str) -> str:
         """How a message speaks of a column: by name, or by number if names are private."""
