@@ -8,7 +8,7 @@ import pytest
 
 from dpflows.cli import compare
 from dpflows.evaluation.measures import INTERNAL_STAMP
-from dpflows.evaluation.peers import PEERS, contest
+from dpflows.evaluation.peers import PEERS, contest, smartnoise
 from dpflows.evaluation.peers.base import Peer
 
 pytest.importorskip("mbi")
@@ -126,6 +126,20 @@ def test_a_peer_that_is_missing_or_slow_is_a_line(command, monkeypatch):
     assert slow["epsilon"] is missing["epsilon"] is None
     _, out, _ = command("mixed", "--methods", "aim")
     assert "aim: not installed" in out
+
+
+@pytest.mark.usefixtures("without_trees")
+def test_peers_that_are_missing_are_left_out_unless_they_are_asked_for(command, monkeypatch):
+    monkeypatch.setattr(contest, "ESTIMATORS", {})
+    monkeypatch.setattr(contest, "OURS", "mst")
+    monkeypatch.setattr(PEERS["aim"], "needs", "no_such_library")
+    monkeypatch.delenv(smartnoise.VARIABLE, raising=False)
+    code, out, _ = command("mixed", "--seconds", 0, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert {line["method"] for line in found["lines"][2:]} == {"mst"}
+    assert len(found["left_out"]) == 3
+    assert "no_such_library" in found["left_out"][0]
 
 
 @pytest.mark.usefixtures("without_trees")

@@ -53,7 +53,7 @@ def compare(
 ) -> None:
     """Compare methods at one budget on held-out rows; INTERNAL."""
     from dpflows.evaluation.peers.base import require_finite
-    from dpflows.evaluation.peers.contest import Arena, check_methods, methods_for
+    from dpflows.evaluation.peers.contest import Arena, check_methods, methods_for, missing_of
     from dpflows.privacy.guarantee import Budget
 
     settings.check_limits(epsilon=epsilon, delta=delta)
@@ -62,14 +62,16 @@ def compare(
     if document is not None:
         settings.require_target(document, (".json",), source=rows)
     declared = _declared(schema, target)
-    chosen = check_methods(methods.split(",") if methods else methods_for(declared), declared)
+    every, left_out = methods_for(declared), () if methods else missing_of(methods_for(declared))
+    able = [name for name in every if name not in dict(left_out)]
+    chosen = check_methods(methods.split(",") if methods else able, declared)
     read = {"drop_extra": drop_extra, "header": False if no_header else None}
     train, held = _sides(rows, test, declared, read)
     count = len(next(iter(train.values())))
     budget = Budget(epsilon, settings.settle_delta(delta, count), known)
     arena = Arena(train, held, declared, budget, seconds=seconds)
     lines = _run(arena, chosen, quiet=as_json)
-    found = _document(lines, arena)
+    found = _document(lines, arena) | {"left_out": [why for _, why in left_out]}
     if document is not None:
         _write(found, document)
     if as_json:
@@ -145,6 +147,8 @@ def _show(lines: "list[Line]", found: dict[str, Any], document: Path | None) -> 
         for remark in (line.remark, *(line.guarantee.stamps if line.guarantee else ())):
             if remark:
                 output.say(screen, f"{line.method}: {remark}")
+    for why in found["left_out"]:
+        output.say(screen, f"Left out: {why}")
     if document is not None:
         output.say(screen, f"Figures: {document}")
 

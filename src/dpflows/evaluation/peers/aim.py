@@ -39,7 +39,7 @@ _ROUNDS = 16
 #: The mean size of a unit Gaussian.
 _MEAN_NOISE = math.sqrt(2 / math.pi)
 #: Mirror descent starts where the round before ended.
-_ITERATIONS = 250
+_ITERATIONS = 1000
 
 
 @final
@@ -67,7 +67,7 @@ class AIM(Peer):
         spending = Spending.planned(_rho(budget), _ROUNDS * columns)
         noise = spending.noise / math.sqrt(columns)
         seen = measure(rows, [(i,) for i in range(columns)], noise, entropy, "aim columns")
-        graph = fit(seen)
+        graph = fit(seen, iterations=_ITERATIONS)
         spending = spending.after(columns * spending.cost_of_counts)
         while spending.left > 0:
             spending = spending.used_up_if_last()
@@ -78,7 +78,7 @@ class AIM(Peer):
             spending = spending.after(spending.cost)
             if _is_noise(before, graph, best, cells_of(rows.sizes, best), spending.noise):
                 spending = spending.with_less_noise()
-        return graph.draw(n)
+        return fit(seen, start=graph).draw(n)
 
     def _worst(
         self,

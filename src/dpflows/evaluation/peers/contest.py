@@ -170,11 +170,17 @@ def methods_for(schema: Schema) -> tuple[str, ...]:
         ('DPFlow', 'DPGaussian')
         >>> from dpflows.table.columns import Column
         >>> methods_for(Schema((Column("ill", "boolean"),)))
-        ('DPFlow', 'mst', 'aim')
+        ('DPFlow', 'mst', 'aim', 'smartnoise-mst', 'smartnoise-aim')
     """
     is_plain = not dataclasses.replace(schema, target=None).is_mixed
     ours = tuple(ESTIMATORS) if is_plain else (OURS,)
     return (*ours, *PEERS)
+
+
+def missing_of(methods: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Peers among the methods that cannot run here, and what to install for them."""
+    needs = ((name, PEERS[name]().missing()) for name in methods if name in PEERS)
+    return tuple((name, needed) for name, needed in needs if needed is not None)
 
 
 def check_methods(methods: Sequence[str], schema: Schema) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from dpflows.evaluation.peers.bins import Codes
 Clique = tuple[int, ...]
 Counts = Float64[np.ndarray, "_"]
 
-_ITERATIONS = 1000
+_ITERATIONS = 5000
 
 
 @final
