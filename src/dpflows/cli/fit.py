@@ -61,7 +61,7 @@ def fit(
     settings.check_limits(epsilon=epsilon, delta=delta, **given)
     kept = model.with_name(f"{model.name}.run") if checkpoint is None and ledger else checkpoint
     _require_targets(model, kept, rows, ledger)
-    declared = settings.read_schema(schema, discover)
+    declared = settings.read_schema(schema, discover, mixed=True)
     frame = _read(rows, declared, drop_extra=drop_extra, no_header=no_header)
     settled = settings.settle_delta(delta, frame.num_rows)
     budget = {"epsilon": epsilon, "delta": settled, "neighbours": neighbours}

@@ -34,7 +34,7 @@ def plan(
 ) -> None:
     """Show what a fit would do and cost; reads no row."""
     settings.check_limits(rows=rows)
-    declared = settings.read_schema(schema, discover)
+    declared = settings.read_schema(schema, discover, mixed=True)
     flow = settings.make_flow(
         declared,
         epsilon=epsilon,

@@ -16,6 +16,10 @@ def sample(
     target: Annotated[
         Path, typer.Option("--output", metavar="FILE", help="A .csv, .csv.gz or .parquet file.")
     ],
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="Only rows like this; may be repeated."),
+    ] = None,
     chunk: Annotated[int, typer.Option(help="Rows held in memory at a time.")] = 100_000,
     as_json: AsJson = False,
 ) -> None:
@@ -27,22 +31,49 @@ def sample(
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
     require_target(target, tuple(WRITERS), source=model)
-    fitted = density_of(load(model))
-    _draw(fitted, rows, chunk, target)
+    fitted, conditions = density_of(load(model)), read_conditions(where or [])
+    kept = _draw(fitted, rows, conditions, chunk, target)
     stamps = list(fitted.guarantee_.stamps)
     if as_json:
-        output.print_json({"file": str(target), "rows": rows, "stamps": stamps})
-    else:
-        for line in [*stamps, f"Rows: {rows:,} synthetic rows in {target}"]:
-            output.say(output.console(), line)
+        facts = {"file": str(target), "rows": rows, "stamps": stamps, "acceptance": kept}
+        output.print_json(facts)
+        return
+    lines = [*stamps, f"Rows: {rows:,} synthetic rows in {target}"]
+    if kept < 1:
+        lines.append(f"Draws kept under conditions and constraints: {kept:.1%}")
+    for line in lines:
+        output.say(output.console(), line)
 
 
-def _draw(fitted: Any, rows: int, chunk: int, target: Path) -> None:
+def read_conditions(words: list[str]) -> dict[str, str]:
+    """Wanted values by column.
+
+    Example:
+        >>> read_conditions(["sex=F", "note=a=b"])
+        {'sex': 'F', 'note': 'a=b'}
+    """
+    pairs = [word.partition("=") for word in words]
+    if any(not name or not sign for name, sign, _ in pairs):
+        raise InputError("--where must read like COLUMN=VALUE")
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise InputError("--where must name a column once")
+    return {name: value for name, _, value in pairs}
+
+
+def _draw(fitted: Any, rows: int, conditions: dict[str, str], chunk: int, target: Path) -> float:
+    """Write the rows; the smallest share of draws that a chunk kept."""
     from dpflows.cli.tables import write_table
     from dpflows.table.forms import Form
+    from dpflows.table.mixing import MixedEncoding
 
     # whatever table was fitted, columns come out under the schema's names
     fitted.form_ = Form("arrow")
+    given = {"conditions": conditions} if conditions else {}
+    if given and not isinstance(fitted.encoding_, MixedEncoding):
+        raise InputError("--where needs a model of mixed kinds; this one knows only numbers")
+    kept = 1.0
     with write_table(target) as write:
         for start in range(0, rows, chunk):
-            write(fitted.sample(min(chunk, rows - start)))
+            write(fitted.sample(min(chunk, rows - start), **given))
+            kept = min(kept, getattr(fitted, "acceptance_", 1.0))
+    return kept

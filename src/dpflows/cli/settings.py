@@ -74,15 +74,16 @@ CapDelta = Annotated[float | None, typer.Option(help="The delta of a new ledger.
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def read_schema(path: Path, discover: float | None) -> "Schema":
-    """A schema that a fit can use: numeric columns, bounds declared or to be discovered."""
-    from dpflows.table.encoding import Encoding
+def read_schema(path: Path, discover: float | None, *, mixed: bool = False) -> "Schema":
+    """A schema that a fit can use: declared or to be discovered, of numbers unless ``mixed``."""
+    from dpflows.table.encoding import require_declared
     from dpflows.table.schema import Schema
 
     schema = Schema.read(path)
-    schema.require_numeric()
+    if not mixed:
+        schema.require_numeric()
     if discover is None:
-        Encoding(schema)
+        require_declared(schema)
     return schema
 
 

@@ -30,13 +30,18 @@ from dpflows.training.plan import Plan, Settings
 class DPFlow(DensityEstimator):
     """A differentially private normalizing flow.
 
+    A schema that declares labels, truth values, dates, missing cells, spikes, a target or
+    constraints makes it model mixed rows, by an autoregressive network over cells. Settings
+    that only flows over numbers have are refused then.
+
     Args:
         epsilon: The total privacy budget; ``inf`` fits without privacy and is stamped so.
         delta: The chance, far below one over the number of rows, that epsilon fails.
         schema: What the columns mean, a ``Schema`` or the path of one.
         bounds: Public ``(low, high)`` of the columns instead of a schema, numbers or one
             per column. Rows beyond them are moved to the nearest bound.
-        discover: The share of epsilon that may find bounds where none are declared.
+        discover: The share of epsilon that may find bounds and categories where none are
+            declared.
         neighbours: Which change of one person's data is hidden.
         prior: What the flow starts from: ``None`` for a Gaussian, ``"mixture"`` for a
             mixture fitted with a share of the budget, or a fitted ``DPGaussianMixture``.
@@ -149,7 +154,7 @@ class DPFlow(DensityEstimator):
         """Fit the flow to the rows of ``X`` within the budget.
 
         Args:
-            X: A table without missing values, in any form that ``read_table`` accepts.
+            X: A table in any form that ``read_table`` accepts.
             y: Ignored.
             ledger: Where the plan is charged before the rows are used.
             callbacks: Progress and stop hooks.
@@ -200,8 +205,6 @@ class DPFlow(DensityEstimator):
 
     def _learn(self, job: Job) -> None:
         """Do what the plan says and keep what came of it."""
-        if self.schema is None:
-            job.table.schema.require_numeric()
         self._way().learn(job)
 
     def _declarations(self) -> Declarations:

@@ -64,7 +64,7 @@ def cell_defaults(budget: Budget, *, rows: int) -> CellDefaults:
     return CellDefaults(
         shape=CellShape(),
         batch_size=min(max(rows // 4, 1), 2048),
-        steps=500,
+        steps=500 if budget.epsilon < 2 else 1000,
         learning_rate=2e-2,
     )
 

@@ -1,0 +1,103 @@
+"""Tables of every kind: what goes in comes out in kind, and nothing else comes out."""
+
+import functools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from contracts.tables import EVERY_KIND, SENTINEL, TABLES, frame
+from dpflows import DPFlow, load
+from dpflows.privacy.accounting import epsilon_of
+from dpflows.table import read_table
+
+FEW = {"steps": 3, "batch_size": 50}
+every_table = pytest.mark.parametrize("name", TABLES)
+
+
+@functools.cache
+def fitted(name):
+    return DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(TABLES[name]())
+
+
+@functools.cache
+def sampled(name):
+    return fitted(name).sample(400)
+
+
+@every_table
+def test_what_comes_out_fits_the_schema(name):
+    rows = sampled(name)
+    table = read_table(rows, EVERY_KIND)
+    assert len(rows) == 400
+    assert table.outside == 0
+    for rule in EVERY_KIND.constraints:
+        assert rule.holds(table.columns, EVERY_KIND).all()
+
+
+@every_table
+def test_types_come_out_as_they_came_in(name):
+    came, went = TABLES[name]().dtypes, sampled(name).dtypes
+    assert went.to_dict() == came.to_dict()
+
+
+@every_table
+def test_a_label_that_is_not_declared_comes_out_nowhere(name, tmp_path):
+    fitted(name).save(tmp_path / "model.dpflow")
+    assert SENTINEL.encode() not in (tmp_path / "model.dpflow").read_bytes()
+    assert SENTINEL not in sampled(name).to_csv()
+
+
+@every_table
+def test_the_price_is_within_the_budget_and_covers_every_release(name):
+    model = fitted(name)
+    assert [event.purpose for event in model.plan_.before] == ["leaves", "cells"]
+    assert epsilon_of(model.guarantee_.events, delta=1e-4, neighbours="zero-out") <= 1.0
+    assert not model.guarantee_.stamps
+
+
+@every_table
+def test_a_saved_model_says_and_draws_the_same(name, tmp_path):
+    model = fitted(name)
+    model.save(tmp_path / "model.dpflow")
+    again = load(tmp_path / "model.dpflow")
+    rows = sampled(name)
+    np.testing.assert_allclose(again.score_samples(rows), model.score_samples(rows), rtol=1e-5)
+    assert again.sample(5).dtypes.to_dict() == rows.dtypes.to_dict()
+    assert again.guarantee_ == model.guarantee_
+
+
+@every_table
+def test_rows_of_the_model_have_a_density(name):
+    assert np.isfinite(fitted(name).score_samples(sampled(name))).all()
+
+
+def test_rows_beyond_the_declaration_have_none():
+    rows = frame(6)
+    rows["sex"] = rows["sex"].astype(object)
+    rows.loc[0, "sex"] = SENTINEL
+    rows.loc[1, "age"] = 111
+    rows.loc[2, "admitted"] = pd.Timestamp("1900-01-01")
+    rows.loc[3, "weight"] = -0.1
+    scores = fitted("every kind").score_samples(rows)
+    assert np.isneginf(scores).tolist() == [True] * 4 + [False] * 2
+
+
+def test_polars_keeps_its_types(tmp_path):
+    polars = pytest.importorskip("polars")
+    rows = polars.from_pandas(frame(300))
+    model = DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(rows)
+    model.save(tmp_path / "model.dpflow")
+    for source in (model, load(tmp_path / "model.dpflow")):
+        assert source.sample(50).schema == rows.schema
+
+
+def test_an_arrow_table_and_a_file_are_welcome(tmp_path):
+    import pyarrow as pa
+
+    rows = pa.Table.from_pandas(frame(300))
+    model = DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(rows)
+    assert model.sample(20).schema.names == rows.schema.names
+    frame(300).to_csv(tmp_path / "rows.csv", index=False)
+    model = DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(tmp_path / "rows.csv")
+    assert read_table(model.sample(20), EVERY_KIND).rows == 20

@@ -1,0 +1,250 @@
+"""A flow over mixed kinds: right densities, conditions, constraints, resumed runs."""
+
+import functools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from contracts.tables import EVERY_KIND, frame
+from dpflows import DPFlow, Ledger
+from dpflows.errors import InputError
+from dpflows.estimators import drawing
+from dpflows.estimators.mixed import MixedWay, order_of
+from dpflows.privacy.guarantee import Budget
+from dpflows.table.columns import Column
+from dpflows.table.constraints import Constraint
+from dpflows.table.schema import Schema
+from dpflows.training.loop import Callbacks
+
+FEW = {"steps": 3, "batch_size": 50}
+TOY = Schema(
+    (
+        Column("ill", "boolean"),
+        Column("ward", "categorical", categories=("a", "b", "c")),
+        Column("visits", "integer", min=0, max=3),
+        Column("dose", "continuous", min=0.0, max=10.0, spikes=(0.0,)),
+    ),
+    target="ill",
+)
+
+
+def toy(rows, rng):
+    """Rows whose distribution is known: see ``toy_log_density``."""
+    ill = rng.random(rows) < 0.3
+    ward = np.where(ill, rng.choice(3, rows, p=[0.6, 0.3, 0.1]), rng.choice(3, rows))
+    visits = np.where(ward == 2, 3, rng.integers(0, 3, rows))
+    dose = np.where(
+        ill, 5 + 5 * rng.random(rows), np.where(rng.random(rows) < 0.5, 0.0, 5 * rng.random(rows))
+    )
+    return pd.DataFrame(
+        {
+            "ill": ill,
+            "ward": np.array(["a", "b", "c"], object)[ward],
+            "visits": visits,
+            "dose": dose,
+        }
+    )
+
+
+def toy_log_density(rows):
+    """Probability of the labels and numbers, times the density or probability of the dose."""
+    ill, ward, dose = rows["ill"].to_numpy(), rows["ward"].to_numpy(), rows["dose"].to_numpy()
+    chance = np.where(ill, 0.3, 0.7)
+    by_ward = np.select([ward == "a", ward == "b"], [0.6, 0.3], 0.1)
+    chance = chance * np.where(ill, by_ward, 1 / 3)
+    chance = chance * np.where(ward == "c", 1.0, 1 / 3)
+    return np.log(chance * np.where(ill, 0.2, np.where(dose == 0, 0.5, 0.1)))
+
+
+@functools.cache
+def learnt():
+    """The toy fitted without privacy."""
+    rng = np.random.default_rng()
+    model = DPFlow(np.inf, 1e-6, schema=TOY, steps=400, batch_size=1000, learning_rate=1e-2)
+    return model.fit(toy(20_000, rng)), toy(4_000, rng)
+
+
+def test_the_density_matches_the_generator():
+    """Within Monte-Carlo error of 20,000 rows: the excess loss is about parameters / rows."""
+    model, fresh = learnt()
+    gap = toy_log_density(fresh) - model.score_samples(fresh)
+    assert abs(gap.mean()) < 0.05
+    assert np.quantile(np.abs(gap), 0.9) < 0.35
+
+
+def test_the_density_test_rejects_a_forgotten_volume(monkeypatch):
+    model, fresh = learnt()
+    right = model.density_.columns
+    for column in right:
+        monkeypatch.setitem(column.__dict__, "log_volumes", np.zeros_like(column.log_volumes))
+    gap = toy_log_density(fresh) - model.score_samples(fresh)
+    assert abs(gap.mean()) > 0.05
+
+
+def test_a_spike_is_a_probability():
+    model, _ = learnt()
+    rows = model.sample(20_000)
+    share = (rows["dose"] == 0).mean()
+    assert share == pytest.approx(0.35, abs=0.03)
+
+
+def test_conditions_on_the_target_keep_every_draw():
+    model, _ = learnt()
+    rows = model.sample(3_000, conditions={"ill": True})
+    assert rows["ill"].all()
+    assert model.acceptance_ == 1.0
+    assert (rows["ward"] == "a").mean() == pytest.approx(0.6, abs=0.08)
+
+
+def test_conditions_on_later_columns_are_weighted():
+    model, _ = learnt()
+    rows = model.sample(3_000, conditions={"ward": "c", "visits": 3})
+    assert (rows["ward"] == "c").all()
+    assert (rows["visits"] == 3).all()
+    assert 0 < model.acceptance_ < 1
+    # 0.3 * 0.1 against 0.7 / 3: without weights it would be the prior chance, 0.3
+    assert rows["ill"].mean() == pytest.approx(0.114, abs=0.06)
+
+
+def test_the_condition_test_rejects_unweighted_draws(monkeypatch):
+    model, _ = learnt()
+    monkeypatch.setattr(drawing, "_by_weight", lambda logs, key: np.ones(len(logs), bool))
+    rows = model.sample(3_000, conditions={"ward": "c", "visits": 3})
+    assert abs(rows["ill"].mean() - 0.114) > 0.06
+
+
+def test_a_condition_is_drawn_as_it_is_given():
+    model, _ = learnt()
+    rows = model.sample(20, conditions={"dose": 7.125})
+    assert (rows["dose"] == 7.125).all()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words"),
+    [
+        ({"ward": "zz"}, "a value that the schema declares"),
+        ({"nothing": 1}, "no such column"),
+        ({"dose": 11.0}, "a value that the schema declares"),
+        ({"visits": "many"}, "must hold numbers"),
+        ({"ward": None}, "must be filled"),
+        ({"ill": object()}, "a value of its kind"),
+    ],
+)
+def test_conditions_that_nothing_can_meet_are_refused(conditions, words):
+    model, _ = learnt()
+    with pytest.raises(InputError, match=words):
+        model.sample(5, conditions=conditions)
+
+
+def test_conditions_need_mixed_kinds():
+    rows = np.random.default_rng().normal(size=(200, 2)).clip(-4, 4)
+    model = DPFlow(1.0, 1e-4, bounds=(-4, 4), steps=2).fit(rows)
+    with pytest.raises(InputError, match="mixed kinds"):
+        model.sample(5, conditions={"x0": 1.0})
+
+
+def ruled(text):
+    return Schema(TOY.columns, target="ill", constraints=(Constraint(text),))
+
+
+def test_constraints_hold_in_every_row():
+    rows = toy(2_000, np.random.default_rng())
+    model = DPFlow(1.0, 1e-4, schema=ruled("visits <= 1 -> ward = a"), **FEW).fit(rows)
+    drawn = model.sample(500)
+    assert (drawn["ward"][drawn["visits"] <= 1] == "a").all()
+    assert 0 < model.acceptance_ < 1
+
+
+def test_constraints_that_nothing_keeps_end_in_bounded_time(monkeypatch):
+    monkeypatch.setattr(drawing, "MOST_TRIES", 2)
+    schema = ruled("visits > 3")
+    model = DPFlow(1.0, 1e-4, schema=schema, **FEW).fit(toy(500, np.random.default_rng()))
+    with pytest.raises(InputError, match="loosen"):
+        model.sample(10)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"architecture": "maf"},
+        {"prior": "mixture"},
+        {"normalisation": "moments"},
+        {"initialisation": "private"},
+    ],
+)
+def test_settings_of_flows_are_refused(settings):
+    with pytest.raises(InputError, match="tables of numbers"):
+        DPFlow(1.0, 1e-4, schema=TOY, **settings).plan(1000)
+
+
+def test_a_mixed_table_without_a_schema_is_refused():
+    with pytest.raises(InputError, match="not declared|categorical|boolean"):
+        DPFlow(1.0, 1e-4).fit(toy(100, np.random.default_rng()))
+
+
+def test_the_target_comes_first():
+    assert order_of(TOY) == (0, 1, 2, 3)
+    assert order_of(EVERY_KIND)[0] == EVERY_KIND.names.index("sex")
+
+
+def test_labels_are_discovered_and_rare_ones_are_not():
+    """A label of one row passes the threshold with chance delta, which is far below 1e-6."""
+    columns = (Column("ward", "categorical"), Column("ill", "boolean"))
+    rows = pd.DataFrame({"ward": ["a"] * 3000 + ["b"] * 3000 + ["alone"], "ill": [True] * 6001})
+    model = DPFlow(4.0, 1e-6, schema=Schema(columns), discover=0.2, **FEW).fit(rows)
+    assert set(model.sample(500)["ward"]) == {"a", "b"}
+    assert model.encoding_.schema.column("ward").categories == ("a", "b")
+    assert any("categories" in event.purpose for event in model.plan_.before)
+
+
+def test_the_steps_stop_at_the_budget_when_noise_is_given():
+    plan = DPFlow(1.0, 1e-5, schema=TOY, noise_multiplier=4.0, batch_size=100).plan(2_000)
+    more = DPFlow(2.0, 1e-5, schema=TOY, noise_multiplier=4.0, batch_size=100).plan(2_000)
+    assert 0 < plan.steps < more.steps
+
+
+def test_a_killed_run_goes_on_with_the_same_cells(tmp_path, monkeypatch):
+    """What was bought before training is not bought again."""
+    rows, path = toy(1_000, np.random.default_rng()), tmp_path / "run.part"
+    flow = DPFlow(1.0, 1e-4, schema=TOY, steps=40, batch_size=50)
+
+    class Killed(Exception):
+        pass
+
+    def kill(_):
+        raise Killed
+
+    with pytest.raises(Killed):
+        flow.fit(rows, checkpoint=path, callbacks=Callbacks(on_progress=kill))
+    monkeypatch.setattr("dpflows.estimators.mixed._buy", lambda *_: pytest.fail("bought again"))
+    model = flow.fit(rows, checkpoint=path)
+    assert model.sample(5).shape == (5, 4)
+
+
+def test_a_ledger_is_charged_for_all_releases(tmp_path):
+    ledger = Ledger(tmp_path / "ward.ledger", cap=Budget(2.0, 1e-5))
+    model = DPFlow(1.0, 1e-6, schema=EVERY_KIND, **FEW).fit(frame(300), ledger=ledger)
+    assert model.receipt_ is not None
+    assert ledger.charged("fit") == sum(event.count for event in model.plan_.events)
+
+
+def test_a_test_seed_repeats_a_fit_and_is_stamped():
+    rows = toy(500, np.random.default_rng())
+    one, two = (DPFlow(1.0, 1e-4, schema=TOY, insecure_test_seed=3, **FEW).fit(rows) for _ in "ab")
+    pd.testing.assert_frame_equal(one.sample(20), two.sample(20))
+    assert "NOT PRIVATE" in one.guarantee_.stamps[-1]
+
+
+def test_values_read_from_the_rows_are_stamped():
+    schema = Schema(TOY.columns, values_read=True, target="ill")
+    model = DPFlow(1.0, 1e-4, schema=schema, **FEW).fit(toy(300, np.random.default_rng()))
+    assert "read from the rows" in model.guarantee_.stamps[0]
+
+
+def test_a_plan_tells_what_each_release_costs():
+    plan = DPFlow(1.0, 1e-6, schema=TOY).plan(10_000)
+    assert set(plan.shares()) == {"leaves", "cells", "training"}
+    assert plan.seconds > 0
+    assert plan.megabytes > 0
+    assert isinstance(DPFlow(schema=TOY)._way(), MixedWay)
