@@ -92,6 +92,7 @@ def test_polars_keeps_its_types(tmp_path):
         assert source.sample(50).schema == rows.schema
 
 
+@pytest.mark.long
 def test_an_arrow_table_and_a_file_are_welcome(tmp_path):
     import pyarrow as pa
 

@@ -120,8 +120,10 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     def score_samples(self, X: Any) -> Float[np.ndarray, " n"]:
         """The natural logarithm of the density of each row, in original units.
 
-        Rows outside the declared bounds have density zero. An integer column counts as
-        a density per unit, so that its value approximates a probability.
+        Rows outside what is declared have density zero. An integer column counts as a
+        density per unit, so that its value approximates a probability. In tables of mixed
+        kinds labels, truth values, whole numbers, missing cells and spikes count with their
+        probability, and continuous values with their density per unit.
         """
         check_is_fitted(self, "density_")
         return self.density_.log_prob(self.encoding_.score_points(self._table(X)))
