@@ -51,7 +51,7 @@ def test_a_label_that_is_not_declared_comes_out_nowhere(name, tmp_path):
 @every_table
 def test_the_price_is_within_the_budget_and_covers_every_release(name):
     model = fitted(name)
-    assert [event.purpose for event in model.plan_.before] == ["leaves", "cells"]
+    assert [event.purpose for event in model.plan_.before] == ["histograms", "marginals"]
     assert epsilon_of(model.guarantee_.events, delta=1e-4, neighbours="zero-out") <= 1.0
     assert not model.guarantee_.stamps
 

@@ -249,7 +249,7 @@ def test_values_read_from_the_rows_are_stamped():
 
 def test_a_plan_tells_what_each_release_costs():
     plan = DPFlow(1.0, 1e-6, schema=TOY).plan(10_000)
-    assert set(plan.shares()) == {"leaves", "cells", "training"}
+    assert set(plan.shares()) == {"histograms", "marginals", "training"}
     assert plan.seconds > 0
     assert plan.megabytes > 0
     assert isinstance(DPFlow(schema=TOY)._way(), MixedWay)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpflows.estimators.persistence import load
 from dpflows.experiments.methods import METHODS, paper_box
 from dpflows.experiments.paper import published
 from dpflows.experiments.tables import RealTable
@@ -36,7 +37,7 @@ def test_the_recipe_stops_where_the_papers_accountants_do(accountant, steps):
         assert got == pytest.approx(expected, rel=5e-4)
 
 
-def test_one_run_serves_several_claims(monkeypatch):
+def test_one_run_serves_several_claims(monkeypatch, tmp_path):
     """Each model is the best that the run passed before the claim's stop."""
     from dpflows.experiments import trajectory
 
@@ -47,7 +48,9 @@ def test_one_run_serves_several_claims(monkeypatch):
     monkeypatch.setattr(trajectory, "MOST_STEPS", 500)
     rows = np.random.default_rng(0).normal(size=(400, 2)) ** 3
     claims = [("ma", 8.0), ("gdp-clt", 8.0)]
-    found = recipe_models(rows, rows, BOX, 1e-5, claims, entropy=Entropy.insecure(5))
+    found = recipe_models(
+        rows, rows, BOX, 1e-5, claims, standardised=False, entropy=Entropy.insecure(5)
+    )
     models = {claim: model for claim, model, _ in found}
     short, long = models["ma", 8.0], models["gdp-clt", 8.0]
     assert (short.plan_.steps, long.plan_.steps) == (25, 500)
@@ -55,6 +58,8 @@ def test_one_run_serves_several_claims(monkeypatch):
     assert short.density_.model.weight == 0
     assert CHOSEN_STAMP in short.guarantee_.stamps
     assert short.guarantee_.epsilon < long.guarantee_.epsilon
+    long.save(tmp_path / "long.dpflow")
+    assert load(tmp_path / "long.dpflow").score(rows) == pytest.approx(long.score(rows), rel=1e-4)
 
 
 def test_a_run_that_goes_astray_keeps_its_best_state():

@@ -18,6 +18,7 @@ import paramax
 
 from dpflows.estimators.base import key_of
 from dpflows.estimators.flow import DPFlow
+from dpflows.estimators.preparing import Prepared
 from dpflows.experiments.moments import moments_steps
 from dpflows.experiments.paper import RECIPE
 from dpflows.experiments.tables import Rows, Vector
@@ -219,6 +220,7 @@ def _stopped(
 ) -> DPFlow:
     """The shell with a model that the run passed, and the claim of the run up to its stop."""
     stopped = copy.copy(shell)
+    stopped.prepared_ = Prepared(units, None)
     density = Density(units, model, shell.density_.low, shell.density_.high)
     stopped.density_ = density.with_inside_mass(key_of(Entropy.from_os(), "sampling"))
     stopped.plan_ = dataclasses.replace(shell.plan_, steps=steps, budget=budget)

@@ -36,7 +36,7 @@ LEAF_SHARE, CELL_SHARE = 0.08, 0.20
 #: The noise of an unlimited budget, in rows: nothing that could be seen.
 FAINT = 1e-3
 #: Purposes of the two releases.
-LEAVES, CELLS = "leaves", "cells"
+LEAVES, CELLS = "histograms", "marginals"
 #: How often the leaves of a column are counted of which nothing is declared yet.
 _UNDECLARED = {"categorical": 1}
 _MOST_LEVELS = 3
@@ -191,7 +191,7 @@ def plan_grouping(
         >>> age = Column("age", "integer", min=0, max=120)
         >>> plan = plan_grouping(Budget(1.0, 1e-5), [age], rows=10_000, has_target=False)
         >>> [event.purpose for event in plan.events]
-        ['leaves', 'cells']
+        ['histograms', 'marginals']
     """
     in_pairs = has_target and len(columns) > 1 and _is_short(columns[0])
     draft = Grouping(tuple(map(_levels, columns)), in_pairs, rows)
