@@ -18,6 +18,7 @@ from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.estimators.smooth import SmoothWay
 from dpflows.estimators.ways import Way
 from dpflows.flows.architectures import Architecture
+from dpflows.flows.cells import CellShape
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger
 from dpflows.table.mixing import MixedEncoding
@@ -215,7 +216,9 @@ class DPFlow(DensityEstimator):
         return MixedWay(self) if schema is not None and schema.is_mixed else SmoothWay(self)
 
     def _describe_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        return self._way().describe()
+        # bounds that were discovered may have changed what the schema calls for
+        way = MixedWay if isinstance(self.encoding_, MixedEncoding) else SmoothWay
+        return way(self).describe()
 
     @classmethod
     def _rebuild(
@@ -225,7 +228,6 @@ class DPFlow(DensityEstimator):
         guarantee: Guarantee,
         schema: Schema,
     ) -> "DPFlow":
-        way = MixedWay if schema.is_mixed else SmoothWay
         estimator = cls(
             epsilon=guarantee.epsilon,
             delta=guarantee.delta,
@@ -235,5 +237,7 @@ class DPFlow(DensityEstimator):
         )
         budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
         estimator.plan_ = Plan.from_dict(header["plan"], budget)
+        is_mixed = isinstance(estimator.plan_.architecture, CellShape)
+        way = MixedWay if is_mixed else SmoothWay
         way(estimator).rebuild(header, arrays, schema)
         return estimator

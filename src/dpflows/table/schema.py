@@ -19,6 +19,8 @@ from dpflows.table.constraints import Constraint
 
 __all__ = ["KINDS", "Column", "Schema", "default_names", "listed"]
 
+#: A whole number of up to so many values tells classes apart; one of more measures something.
+MOST_CLASSES = 16
 #: The most names that one message lists.
 MAX_NAMES_SHOWN = 8
 MAX_CONSTRAINTS = 100
@@ -209,11 +211,15 @@ class Schema:
     def is_mixed(self) -> bool:
         """Whether rows are more than plain numbers between bounds.
 
+        A target makes them so if it tells classes apart; a measured one is a number like
+        others.
+
         Example:
             >>> Schema((Column("sex", "categorical"),)).is_mixed
             True
         """
-        declared = self.target is not None or bool(self.constraints)
+        has_classes = self.target is not None and _has_classes(self.column(self.target))
+        declared = has_classes or bool(self.constraints)
         return declared or any(_is_mixed(column) for column in self.columns)
 
     def require_numbers(self) -> None:
@@ -253,6 +259,14 @@ class Schema:
         """The same schema with one column described anew."""
         columns = tuple(column if c.name == column.name else c for c in self.columns)
         return dataclasses.replace(self, columns=columns)
+
+
+def _has_classes(column: Column) -> bool:
+    if column.kind not in ("continuous", "integer"):
+        return True
+    low, high = column.min, column.max
+    is_bounded = column.kind == "integer" and low is not None and high is not None
+    return is_bounded and high - low < MOST_CLASSES  # type: ignore[operator]
 
 
 def _is_mixed(column: Column) -> bool:

@@ -22,6 +22,7 @@ from dpflows.privacy.mechanisms.trees import BRANCHES, reconciled
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 from dpflows.table.leaves import Leaves, leaves_of
+from dpflows.table.schema import MOST_CLASSES
 
 #: A column of up to so many leaves has a cell for each.
 FEW = 32
@@ -29,8 +30,6 @@ FEW = 32
 MOST_CELLS = 32
 #: A cell should hold so many standard deviations of the noise on a leaf's count.
 STANDS_OUT = 4.0
-#: A target of up to so many leaves is counted in pairs with every other column.
-MOST_TARGET = 16
 #: The parts of the squared Gaussian budget for leaves and for cells.
 LEAF_SHARE, CELL_SHARE = 0.08, 0.20
 #: The noise of an unlimited budget, in rows: nothing that could be seen.
@@ -216,7 +215,7 @@ def _noise(budget: Budget, tables: int, share: float) -> float:
 
 
 def _is_short(column: Column) -> bool:
-    return column.is_declared and leaves_of(column).size <= MOST_TARGET
+    return column.is_declared and leaves_of(column).size <= MOST_CLASSES
 
 
 def _levels(column: Column) -> int:
