@@ -83,9 +83,9 @@ def test_files_that_are_not_there_are_one_line(tmp_path):
 
 def test_jobs_are_single_fits_with_the_slowest_last():
     jobs = Adult().jobs(3, (1.0, 4.0))
-    assert len(jobs) == 2 + 3 * 3 * 2
+    assert len(jobs) == 2 + (3 + 3 + 1) * 2
     assert [job.method for job in jobs[:3]] == ["real", "real-discretised", "ours"]
-    assert jobs[-1] == Job("adult", "aim", 3, (4.0,))
+    assert jobs[-1] == Job("adult", "aim", 1, (4.0,))
     assert len({job.key for job in jobs}) == len(jobs)
 
 
