@@ -85,13 +85,14 @@ def test_numbers_of_rows_that_cannot_be(refused, job, tmp_path, rows):
     assert os.listdir(tmp_path) == []
 
 
-def test_kinds_that_no_estimator_models_yet(refused, job, tmp_path):
+def test_kinds_that_a_verb_does_not_model(refused, job, tmp_path):
     schema = tmp_path / "s.toml"
     schema.write_text('[columns.sex]\nkind = "categorical"\ncategories = ["F", "M"]\n')
-    words = ("plan", "--schema", schema, "--rows", 300, "--epsilon", 1)
-    assert "not yet supported" in refused(*words)
-    said = refused("fit", job.rows, "--schema", schema, "--epsilon", 1, "--output", "m.dpflow")
+    words = ("--schema", schema, "--epsilon", 1, "--output", "m.dpflow")
+    said = refused("ensemble", job.rows, "--epsilon-per-query", 0.1, *words)
     assert "not yet supported" in said
+    said = refused("plan", "--schema", schema, "--rows", 300, "--epsilon", 1, "--prior", "mixture")
+    assert "prior is a setting for tables of numbers" in said
 
 
 OUTPUTS = [

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import ks_2samp
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.neighbors import KNeighborsRegressor
+from threadpoolctl import threadpool_limits
 
 from dpflows.evaluation.curves import against_epsilon
 from dpflows.experiments.likelihoods import measured, pieces, without_model
@@ -34,10 +35,12 @@ def prediction_errors(train: Rows, test: Rows) -> dict[str, float]:
         "boosting MSE": HistGradientBoostingRegressor(),
     }
     unit = float(test[:, -1].var())
-    return {
-        name: _error(learner.fit(train[:, :-1], train[:, -1]), test) / unit
-        for name, learner in learners.items()
-    }
+    # beside other work the threads of boosting mostly wait for each other
+    with threadpool_limits(1):
+        return {
+            name: _error(learner.fit(train[:, :-1], train[:, -1]), test) / unit
+            for name, learner in learners.items()
+        }
 
 
 def distances(real: Rows, synthetic: Rows) -> dict[str, float]:

@@ -53,8 +53,8 @@ def noisy_marginals(
     Example:
         >>> places = np.array([[0, 1], [0, 2], [1, -1]])
         >>> release = noisy_marginals(places, (2, 3), noise=0.01, entropy=Entropy.from_os())
-        >>> [counts.round().tolist() for counts in release.value]
-        [[2.0, 1.0], [0.0, 1.0, 1.0]]
+        >>> [[round(count) for count in counts] for counts in release.value]
+        [[2, 1], [0, 1, 1]]
     """
     check_positive("noise", noise)
     if places.shape[1] != len(sizes) or (places >= np.asarray(sizes)).any():
