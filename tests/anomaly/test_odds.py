@@ -86,7 +86,9 @@ def violations(neighbours, threshold):
     return found
 
 
-every_relation = pytest.mark.parametrize("neighbours", ["zero-out", "replace-one", "add-remove"])
+every_relation = pytest.mark.parametrize(
+    "neighbours", ["zero-out", "replace-one", pytest.param("add-remove", marks=pytest.mark.long)]
+)
 
 
 @every_relation

@@ -158,6 +158,7 @@ def surprise(found, rows, epsilon):
     return float(chi2.sf(((counts - expected) ** 2 / expected).sum(), len(counts) - 1))
 
 
+@pytest.mark.long
 def test_the_odds_of_a_bought_threshold():
     """Drawn with the chances that cost what is charged, on a table and its neighbour.
 
@@ -169,6 +170,7 @@ def test_the_odds_of_a_bought_threshold():
     assert np.ptp(odds) <= EPSILON  # bounded range, and so pure with the same epsilon
 
 
+@pytest.mark.long
 def test_the_odds_test_rejects_half_the_noise():
     """A scale that forgets the factor 2 costs twice what it claims."""
     assert surprise(bought(VALUES, paid=2 * EPSILON), VALUES, EPSILON) < 1e-6

@@ -58,7 +58,11 @@ def test_an_untrained_flow_is_as_good_as_its_prior(refined):
 
 @pytest.mark.parametrize(
     "changes",
-    [pytest.param({}, marks=pytest.mark.long), {"trainable_prior": True}, {"prior_share": 1.0}],
+    [
+        pytest.param({}, marks=pytest.mark.long),
+        pytest.param({"trainable_prior": True}, marks=pytest.mark.long),
+        {"prior_share": 1.0},
+    ],
 )
 def test_a_refined_prior_survives_a_file(changes, tmp_path):
     fitted = flow(**changes).fit(ROWS)
@@ -81,7 +85,12 @@ def test_a_start_that_is_never_made_costs_nothing():
 
 
 @pytest.mark.parametrize(
-    "setting", [{"steps": 9}, {"architecture": "maf"}, {"initialisation": "private"}]
+    "setting",
+    [
+        {"steps": 9},
+        pytest.param({"architecture": "maf"}, marks=pytest.mark.long),
+        pytest.param({"initialisation": "private"}, marks=pytest.mark.long),
+    ],
 )
 def test_asking_for_a_flow_gives_one(setting):
     settled = {"architecture": None, "steps": None, "prior": "auto"}
@@ -141,6 +150,7 @@ def test_mistakes_are_one_line(changes, message):
         flow(**changes).fit(ROWS)
 
 
+@pytest.mark.long
 def test_a_prior_of_other_columns_is_refused():
     given = mixture(bounds=(-4, 4)).fit(ROWS[:, :1])
     with pytest.raises(InputError, match="prior must have 2 columns"):

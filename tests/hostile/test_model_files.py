@@ -71,7 +71,7 @@ def test_mutations_are_many_and_repeatable():
 
 
 def test_some_mutations(folder):
-    _check(_loaded(folder, 500, seconds=250), 500)
+    _check(_loaded(folder, 250, seconds=250), 250)
 
 
 @pytest.mark.long

@@ -57,6 +57,7 @@ def test_without_privacy_it_is_ordinary_em():
     assert shortfall(math.inf) < 0.03
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "recipe", [Recipe(gains=False), Recipe(splitting=False), Recipe(background=1e-9)]
 )

@@ -80,7 +80,9 @@ def _check(name: str, copy: Path) -> None:
     note("planted bugs caught", {name: True})
 
 
-@pytest.mark.parametrize("name", CHEAP)
+@pytest.mark.parametrize(
+    "name", [CHEAP[0], *(pytest.param(name, marks=pytest.mark.long) for name in CHEAP[1:])]
+)
 def test_bugs_that_are_quickly_caught(name, copy):
     _check(name, copy)
 

@@ -1,0 +1,74 @@
+"""Settings of the mixed model, judged by training rows of Adult that were held out.
+
+    python benchmarks/mixed.py --data FOLDER [--epsilon E] [--variants V...]
+
+A variant is ``default`` or settings of ``DPFlow`` and shares of the budget, written as
+``steps=1000,learning_rate=0.01`` or ``cell_share=0.1,stands_out=5``. The test rows of the set are
+never read, so that they stay fit to judge what was chosen here.
+"""
+
+import argparse
+import json
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from dpflows import DPFlow
+from dpflows.evaluation.peers.contest import Arena
+from dpflows.experiments.tables import ADULT_SCHEMA, read_adult
+from dpflows.privacy.guarantee import Budget
+from dpflows.table.reading import read_table
+from dpflows.table.schema import Schema
+from dpflows.training import grouping
+
+DELTA, HELD_OUT = 1e-6, 4_561
+SHARES = {name.lower(): name for name in ("LEAF_SHARE", "CELL_SHARE", "STANDS_OUT", "MOST_CELLS")}
+
+
+def settings(variant):
+    if variant == "default":
+        return {}
+    return {name: json.loads(value) for name, value in (p.split("=") for p in variant.split(","))}
+
+
+def halves(data):
+    """Training rows to fit, and training rows to judge by."""
+    train, _ = read_adult(data)
+    order = np.random.default_rng().permutation(len(train))
+    return train.iloc[order[HELD_OUT:]], train.iloc[order[:HELD_OUT]]
+
+
+def line(variant, epsilon, fitted, held, schema):
+    given = settings(variant)
+    for name in [name for name in given if name in SHARES]:
+        setattr(grouping, SHARES[name], given.pop(name))
+    model = DPFlow(epsilon, DELTA, schema=schema, **given).fit(fitted)
+    columns = (
+        read_table(rows, schema).columns for rows in (fitted, held, model.sample(len(fitted)))
+    )
+    train, test, drawn = columns
+    figures = Arena(train, test, schema, Budget(epsilon, DELTA)).judge(drawn)
+    found = figures.learning, figures.two_way_fitted, figures.two_way, figures.detection
+    return [variant, *(f"{value:.4f}" for value in found), f"{model.score(held):.2f}"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--variants", nargs="+", default=["default"])
+    given = parser.parse_args()
+    fitted, held = halves(given.data)
+    schema = Schema.read(ADULT_SCHEMA)
+    table = Table("variant", "AUC", "2-way, fitted", "2-way, held out", "detection", "log-density")
+    usual = {name: getattr(grouping, name) for name in SHARES.values()}
+    for variant in given.variants:
+        table.add_row(*line(variant, given.epsilon, fitted, held, schema))
+        for name, value in usual.items():
+            setattr(grouping, name, value)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
