@@ -59,6 +59,20 @@ def test_frequent_values_have_cells_of_their_own():
     assert (column.cells == cells[0]).sum() == 1
 
 
+def test_no_rows_are_spread_over_deserts():
+    """Values end at a third of the range: what lies beyond is not in a cell with them.
+
+    Two groups lie between, each of which noise may fill with a chance of one in forty; a
+    seed decides that it does not.
+    """
+    values = np.random.default_rng().integers(0, 33_000, 20_000).astype(float)
+    codes = LEAVES[2].find(values)[:, None]
+    plan = plan_grouping(BUDGET, [GAIN], rows=len(codes), has_target=False)
+    column = plan.group(codes, [LEAVES[2]], entropy=Entropy.insecure(1))[0]
+    far = column.cells[LEAVES[2].find(np.array([90_000.0]))]
+    assert far not in column.cells[codes[:, 0]]
+
+
 @pytest.mark.parametrize("has_target", [True, False])
 def test_a_plan_pays_for_what_it_counts(has_target, monkeypatch):
     """Every table of the two releases is in the events, with its noise."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import final
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from dpflows.flows.mixed import Grouped
 from dpflows.privacy.accounting import calibrate_noise
@@ -30,6 +30,8 @@ FEW = 32
 MOST_CELLS = 32
 #: A cell should hold so many standard deviations of the noise on a leaf's count.
 STANDS_OUT = 4.0
+#: A group of leaves counts as empty below so many standard deviations.
+EMPTY = 2.0
 #: The parts of the squared Gaussian budget for leaves and for cells.
 LEAF_SHARE, CELL_SHARE = 0.08, 0.20
 #: The noise of an unlimited budget, in rows: nothing that could be seen.
@@ -160,14 +162,23 @@ class Grouping:
     def _together(self, leaves: Leaves, counts: Counts) -> Grouped:
         """Cells of one column by the counts of its leaves in their order."""
         filled = counts[: leaves.filled]
-        put = runs if leaves.is_ordered else rest
-        cells = put(filled, self._enough(filled))
+        if leaves.is_ordered:
+            empty = self._deserted(filled)
+            cells = runs(np.where(empty, 0.0, filled), self._enough(filled), empty)
+        else:
+            cells = rest(filled, self._enough(filled))
         missing = np.arange(leaves.size - leaves.filled) + cells.max() + 1
         at = ranks(leaves)
         cells, volumes = np.concatenate([cells, missing])[at], leaves.log_volumes
         by_count = np.maximum(counts, self.leaf_noise)[at]
         weights = np.exp(volumes - volumes.max()) if leaves.is_ordered else by_count
         return Grouped(cells, weights / np.bincount(cells, weights)[cells], volumes)
+
+    def _deserted(self, counts: Counts) -> Bool[np.ndarray, " leaves"]:
+        """Which leaves lie in large groups that may well be empty."""
+        width = BRANCHES ** (math.ceil(round(math.log(max(len(counts), 2), BRANCHES), 9)) - 1)
+        sums = np.add.reduceat(counts, np.arange(0, len(counts), width))
+        return np.repeat(sums < EMPTY * self.leaf_noise, width)[: len(counts)]
 
     def _enough(self, counts: Counts) -> float:
         """How many rows a cell should have: its part of those that are not in frequent leaves."""
@@ -247,16 +258,28 @@ def _with_first(pairs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     return (np.tile(first, (len(first), 1)), *pairs)
 
 
-def runs(counts: Counts, enough: float) -> Int[np.ndarray, " leaves"]:
+def runs(
+    counts: Counts, enough: float, empty: Bool[np.ndarray, " leaves"] | None = None
+) -> Int[np.ndarray, " leaves"]:
     """Neighbouring leaves together until they have enough rows; one that has them stays alone.
+
+    Args:
+        counts: Rows per leaf, in the order of values.
+        enough: How many rows a cell should have.
+        empty: Leaves that are kept apart from others, so that no rows are spread over them.
 
     Example:
         >>> runs(np.array([1.0, 2.0, 9.0, 3.0, 3.0, 1.0]), 5.0).tolist()
         [0, 0, 1, 2, 2, 3]
+        >>> runs(np.array([1.0, 0.0, 0.0]), 5.0, np.array([False, True, True])).tolist()
+        [0, 1, 1]
     """
+    walls = np.zeros(len(counts), dtype=bool)
+    if empty is not None:
+        walls[1:] = empty[1:] != empty[:-1]
     cells, cell, held = [], 0, 0.0
-    for at, count in enumerate(counts.tolist()):
-        if at > 0 and max(count, held) >= enough:
+    for at, (count, wall) in enumerate(zip(counts.tolist(), walls.tolist(), strict=True)):
+        if at > 0 and (wall or max(count, held) >= enough):
             cell, held = cell + 1, 0.0
         cells.append(cell)
         held += count
