@@ -1,5 +1,6 @@
 """Tables of every kind: what goes in comes out in kind, and nothing else comes out."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from contracts.tables import EVERY_KIND, SENTINEL, TABLES, frame
 from dpflows import DPFlow, load
 from dpflows.privacy.accounting import epsilon_of
-from dpflows.table import read_table
+from dpflows.table import Column, Schema, read_table
 
 FEW = {"steps": 3, "batch_size": 50}
 every_table = pytest.mark.parametrize("name", TABLES)
@@ -102,3 +103,35 @@ def test_an_arrow_table_and_a_file_are_welcome(tmp_path):
     frame(300).to_csv(tmp_path / "rows.csv", index=False)
     model = DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(tmp_path / "rows.csv")
     assert read_table(model.sample(20), EVERY_KIND).rows == 20
+
+
+def test_types_do_not_tell_whether_a_cell_is_missing():
+    """One person's gap turns pandas' integers into floats, and truths into objects."""
+    whole = pd.DataFrame({"age": [1, 2, 3], "ill": [True, False, True], "dose": [1, 2, 3]})
+    gaps = pd.DataFrame({"age": [None, 2, 3], "ill": [None, False, True], "dose": [None, 2, 3]})
+    schema = Schema(
+        (
+            Column("age", "integer", min=0, max=9, nullable=True),
+            Column("ill", "boolean", nullable=True),
+            Column("dose", "continuous", min=0, max=9, nullable=True),
+        )
+    )
+    assert gaps["age"].dtype != whole["age"].dtype
+    assert read_table(gaps, schema).form == read_table(whole, schema).form
+    for rows in (gaps, whole):
+        array = rows.to_numpy()
+        assert read_table(array, renamed(schema)).form.dtypes == {}
+
+
+def renamed(schema):
+    columns = (dataclasses.replace(c, name=f"x{i}") for i, c in enumerate(schema.columns))
+    return Schema(tuple(columns))
+
+
+def test_the_last_day_counts_whole():
+    day = Column("day", "date", min=0, max=86_400, unit="day")
+    schema = Schema((day, Column("ill", "boolean")))
+    rows = pd.DataFrame({"day": pd.to_datetime(["1970-01-02 12:00"] * 50), "ill": [True] * 50})
+    model = DPFlow(1.0, 1e-4, schema=schema, **FEW).fit(rows)
+    assert np.isfinite(model.score_samples(rows)).all()
+    assert model.sample(3, conditions={"day": np.datetime64("1970-01-02T12:00")}).shape == (3, 2)

@@ -1,17 +1,24 @@
 """A flow over mixed kinds: right densities, conditions, constraints, resumed runs."""
 
+import dataclasses
 import functools
+import time
 
+import equinox as eqx
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pandas as pd
 import pytest
 
 from contracts.tables import EVERY_KIND, frame
-from dpflows import DPFlow, Ledger
-from dpflows.errors import InputError
+from dpflows import DPFlow, Ledger, load
+from dpflows.errors import BudgetError, InputError
 from dpflows.estimators import drawing
 from dpflows.estimators.mixed import MixedWay, order_of
+from dpflows.files import read_model, write_model
+from dpflows.flows.cells import cell_network
+from dpflows.flows.mixed import Grouped, MixedDensity
 from dpflows.privacy.guarantee import Budget
 from dpflows.table.columns import Column
 from dpflows.table.constraints import Constraint
@@ -111,7 +118,7 @@ def test_conditions_on_later_columns_are_weighted():
 
 def test_the_condition_test_rejects_unweighted_draws(monkeypatch):
     model, _ = learnt()
-    monkeypatch.setattr(drawing, "_by_weight", lambda logs, key: np.ones(len(logs), bool))
+    monkeypatch.setattr(drawing, "_patience", lambda key, size: np.full(size, np.inf))
     rows = model.sample(3_000, conditions={"ward": "c", "visits": 3})
     assert abs(rows["ill"].mean() - 0.114) > 0.06
 
@@ -253,3 +260,122 @@ def test_a_plan_tells_what_each_release_costs():
     assert plan.seconds > 0
     assert plan.megabytes > 0
     assert isinstance(DPFlow(schema=TOY)._way(), MixedWay)
+
+
+@pytest.mark.parametrize("kind", ["boolean", "integer"])
+def test_a_single_column_can_be_fitted(kind):
+    bounds = {"min": 0, "max": 1} if kind == "integer" else {}
+    schema = Schema((Column("ill", kind, **bounds),), target="ill")
+    rows = pd.DataFrame({"ill": np.arange(200) % 4 == 0}).astype("int64" if bounds else bool)
+    model = DPFlow(4.0, 1e-4, schema=schema, **FEW).fit(rows)
+    assert model.sample(2_000)["ill"].mean() == pytest.approx(0.25, abs=0.2)
+
+
+RARE = np.array([0.002, 0.9, 1e-4])
+
+
+def rare_density():
+    """P(a) = 0.002, P(c | a) = 0.9, P(c | not a) = 0.0001: of all c, 94.7% are a."""
+    a, c_given_a, c_otherwise = RARE
+    network = cell_network((2, 2), width=4, depth=1, key=jr.key(0))
+    links = np.zeros((4, 4), np.float32)
+    links[3] = [logit(c_otherwise), logit(c_given_a), 0, 0]
+    weight = eqx.tree_at(lambda w: w.args[1], network.direct.weight, jnp.asarray(links))
+    bias = jnp.array([0.0, logit(a), 0.0, 0.0])
+    flat = eqx.tree_at(
+        lambda n: n.out.weight.args[1], network, jnp.zeros_like(network.out.weight.args[1])
+    )
+    moved = eqx.tree_at(lambda n: (n.direct.weight, n.out.bias), flat, (weight, bias))
+    each = Grouped(np.arange(2), np.ones(2), np.zeros(2))
+    return MixedDensity(moved, (each, each), (0, 1))
+
+
+def logit(chance):
+    return float(np.log(chance / (1 - chance)))
+
+
+def drawn_share(n, seed):
+    schema = Schema((Column("a", "boolean"), Column("c", "boolean")))
+    encoding, wanted = MixedEncoding(schema), {"c": True}
+    return drawing.draw_rows(rare_density(), encoding, n, wanted, jr.key(seed)).columns["a"].mean()
+
+
+def test_rows_that_are_rare_without_the_condition_are_found():
+    """One draw in 500 decides: 16,384 draws miss it with a chance of 6e-15.
+
+    Fifty rows of a share of 0.947 average below 0.75 with a chance below 1e-6.
+    """
+    assert min(drawn_share(50, seed) for seed in range(3)) > 0.75
+
+
+def test_the_test_rejects_a_bound_from_a_short_look(monkeypatch):
+    monkeypatch.setattr(drawing, "FIRST_LOOK", 64)
+    monkeypatch.setattr(drawing._Kept, "joined", lambda self, other: other)
+    assert min(drawn_share(50, seed) for seed in range(3)) < 0.75
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.5, "3", None])
+def test_only_whole_numbers_of_rows_are_drawn(n):
+    with pytest.raises(InputError, match="n_samples"):
+        drawn_by_rule("visits >= 0", n)
+
+
+def test_a_search_that_failed_stays_failed(tmp_path):
+    """Noise decided it; another start must not roll it again."""
+    schema = Schema((Column("ward", "categorical"), Column("ill", "boolean")))
+    names = [f"w{i}" for i in range(60)]
+    rows = pd.DataFrame({"ward": names, "ill": [True] * 60})
+    ledger = Ledger(tmp_path / "ward.ledger", cap=Budget(1.0, 1e-5))
+    flow = DPFlow(1.0, 1e-6, schema=schema, discover=0.1, **FEW)
+    for _ in range(2):
+        with pytest.raises(BudgetError, match="stood out"):
+            flow.fit(rows, ledger=ledger, checkpoint=tmp_path / "run.part")
+    plenty = pd.DataFrame({"ward": ["a"] * 30 + ["b"] * 30, "ill": [True] * 60})
+    with pytest.raises(BudgetError, match="stood out"):
+        flow.fit(plenty, ledger=ledger, checkpoint=tmp_path / "run.part")
+
+
+def test_a_run_goes_on_only_under_its_own_schema(tmp_path):
+    rows, path = toy(300, np.random.default_rng()), tmp_path / "run.part"
+    DPFlow(1.0, 1e-4, schema=TOY, **FEW).fit(rows, checkpoint=path)
+    stricter = dataclasses.replace(TOY, constraints=(Constraint("visits < 3"),))
+    with pytest.raises(InputError, match="another schema"):
+        DPFlow(1.0, 1e-4, schema=stricter, **FEW).fit(rows, checkpoint=path)
+
+
+def forged(tmp_path, change):
+    """A model file with some arrays changed."""
+    model, path = learnt()[0], tmp_path / "model.dpflow"
+    model.save(path)
+    header, arrays = read_model(path)
+    arrays, plan = dict(arrays), header["plan"]
+    change(arrays, plan["architecture"])
+    kept = {name: value for name, value in header.items() if name not in ("format", "digest")}
+    write_model(path, header=kept, arrays=arrays)
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays, shape: arrays.update({"cells-0": np.array([0, 3_000_000_000])}),
+        lambda arrays, shape: arrays.update({"cells-0": np.array([0, -1])}),
+        lambda arrays, shape: arrays.update({"shares-0": np.array([np.nan, 1.0])}),
+        lambda arrays, shape: (
+            arrays.update({"pad": np.zeros(10**6, bool)}) or shape.update(width=4096, depth=32)
+        ),
+        lambda arrays, shape: shape.update(depth=32),
+        lambda arrays, shape: arrays.update(
+            {"parameter-0": np.full_like(arrays["parameter-0"], 3e38)}
+        ),
+        lambda arrays, shape: arrays.update(
+            {"parameter-0": arrays["parameter-0"].astype(np.int64)}
+        ),
+        lambda arrays, shape: arrays.pop("cells-1"),
+    ],
+)
+def test_forged_models_are_refused_at_once(tmp_path, change):
+    began = time.process_time()
+    with pytest.raises(InputError, match="does not fit together"):
+        load(forged(tmp_path, change))
+    assert time.process_time() - began < 2

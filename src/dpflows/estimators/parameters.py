@@ -17,6 +17,8 @@ from dpflows.training.plan import Plan
 from dpflows.training.taps import take_apart
 
 Model = TypeVar("Model")
+#: How the names of trained arrays begin.
+PARAMETER = "parameter-"
 
 
 def fresh_model(
@@ -61,7 +63,7 @@ def parameter_arrays(model: Any) -> dict[str, np.ndarray]:
         for layer, mask in zip(parameters.dense, blueprint.masks, strict=True)
     )
     leaves = jax.tree.leaves(parameters._replace(dense=dense))
-    return {f"parameter-{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+    return {f"{PARAMETER}{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
 
 
 def with_parameters(template: Model, arrays: dict[str, np.ndarray]) -> Model:

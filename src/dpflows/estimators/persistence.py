@@ -27,6 +27,8 @@ ESTIMATORS: dict[str, str] = {
     "DPKernelDensity": "dpflows.estimators.kernel",
 }
 
+#: No training comes near such numbers, and sums of larger ones overflow.
+LARGEST = 1e12
 #: What a file can cause that was made to; errors of memory come as RuntimeError from JAX.
 _CAUSED = (
     ArithmeticError,
@@ -93,6 +95,8 @@ def fill(template: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -
     """The arrays in the template's order, each of the template's shape, all finite."""
     for name, expected in template.items():
         found = arrays.get(name)
-        if found is None or found.shape != expected.shape or not np.isfinite(found).all():
+        if found is None or found.shape != expected.shape or found.dtype.kind != "f":
             raise InputError("the file's parameters do not fit its architecture")
-    return [arrays[name] for name in template]
+        if not (np.abs(found.astype(expected.dtype)) <= LARGEST).all():
+            raise InputError("the file's parameters are not finite, or beyond all reason")
+    return [arrays[name].astype(expected.dtype) for name, expected in template.items()]

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError
+from dpflows.estimators.charging import for_good, kept_schemas, require_same
 from dpflows.estimators.intake import Declarations, Intake
 from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.flows.base import gaussian_mixture
@@ -282,12 +283,14 @@ def prepare(
     """Bounds, normaliser and prior: bought now, or taken from an earlier start of this run."""
     kept = None if checkpoints is None else checkpoints.before()
     found = None if kept is None else Schema.from_dict(kept[0]["schema"])
-    intake = told.take_in(table, budget, entropy, found=found)
+    require_same(kept, table.schema)
+    with for_good(checkpoints):
+        intake = told.take_in(table, budget, entropy, found=found)
     box = (intake.encoding.low, intake.encoding.high)
     if kept is None:
         prepared = preparation.find(intake.rows, *box, entropy=entropy)
     else:
         prepared = Prepared.from_arrays(kept[1])
     if checkpoints is not None and kept is None:
-        checkpoints.remember({"schema": intake.encoding.schema.to_dict()}, prepared.arrays())
+        checkpoints.remember(kept_schemas(table.schema, intake.encoding.schema), prepared.arrays())
     return intake, prepared

@@ -182,6 +182,9 @@ def _finished(
     experiment: Experiment, desk: Desk, jobs: Sequence[Job], parallel: int
 ) -> Iterator[tuple[Job, list[Measurement]]]:
     """Jobs in the order in which they end."""
+    if parallel > 1:
+        # one that serves several budgets is the longest: begun last, it would run on alone
+        jobs = sorted(jobs, key=lambda job: -len(job.epsilons))
     workers = Parallel(n_jobs=parallel, return_as="generator_unordered", max_nbytes=None)
     yield from workers(delayed(_one)(experiment, desk, job) for job in jobs)
 

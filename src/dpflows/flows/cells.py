@@ -63,6 +63,17 @@ class CellShape:
         """A fresh network of this shape over columns of so many cells."""
         return cell_network(sizes, width=self.width, depth=self.depth, key=key, biases=biases)
 
+    def size(self, sizes: Sequence[int]) -> int:
+        """Exactly how many numbers such a network has, masked ones included.
+
+        Example:
+            >>> CellShape(width=4, depth=1).size((2, 3))
+            74
+        """
+        cells, width = sum(sizes), self.width
+        hidden = (cells + 1) * width + (self.depth - 1) * (width + 1) * width
+        return hidden + (width + 1) * cells + cells**2
+
     def weights(self, columns: int) -> int:
         """About how many weights such a network has."""
         cells = _TYPICAL * columns

@@ -46,6 +46,8 @@ class Grouped(eqx.Module):
     def __check_init__(self) -> None:
         if not len(self.cells) == len(self.shares) == len(self.log_volumes) > 0:
             raise InputError("cells, shares and log_volumes must have one entry per leaf")
+        if self.cells.min() < 0 or self.cells.max() >= len(self.cells):
+            raise InputError("cells must be numbered from zero, and be no more than the leaves")
         totals = np.bincount(self.cells, self.shares)
         if not np.allclose(totals, 1) or (self.shares < 0).any():
             raise InputError("shares of the leaves of a cell must add up to one")

@@ -54,8 +54,16 @@ def count_outside(values: np.ndarray, column: Column) -> int:
     if column.min is None or column.max is None:
         return 0
     low, high = column.min, column.max
-    numbers = seconds(values) if column.kind == "date" else values
+    numbers = in_units(values, column)
     return int(np.count_nonzero((numbers < low) | (numbers > high)))
+
+
+def in_units(values: np.ndarray, column: Column) -> np.ndarray:
+    """Numbers as they are; moments as the seconds at which their second, or day, begins."""
+    if column.kind != "date":
+        return values
+    unit = 86_400 if column.counts_days else 1
+    return np.floor(seconds(values) / unit) * unit
 
 
 def seconds(dates: np.ndarray) -> np.ndarray:

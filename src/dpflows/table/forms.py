@@ -47,10 +47,19 @@ class Form:
             raise InputError("form of the table names a column type that is not known")
 
     @classmethod
-    def of(cls, source: Source) -> "Form":
-        """The form of a table; types that are not known are left to the schema."""
+    def of(cls, source: Source, schema: Schema) -> "Form":
+        """The form of a table; types that are not known are left to the schema.
+
+        Guarantee:
+            Types are taken as public where no cell may be missing. Where one may, pandas and
+            numpy would tell by the type whether one is: there the schema decides.
+        """
         triples = zip(source.names, source.dtypes, source.cells, strict=False)
         named = {name: public_name(source.kind, own, c.type) for name, own, c in triples}
+        named |= {c.name: unmoved(source.kind, named.get(c.name, ""), c) for c in schema.columns}
+        if source.kind == "numpy" and any(column.nullable for column in schema.columns):
+            # an array's one type changes with a gap anywhere, unless gaps are words or dates
+            named = {n: own for n, own in named.items() if own == "str" or own[:4] == "date"}
         known = {name: own for name, own in named.items() if dtype_of(source.kind, own)}
         return cls(source.kind, known, source.has_integer_labels)
 
@@ -83,6 +92,28 @@ class Form:
     def dtype(self, name: str) -> Dtype:
         """The type of a column; an empty one if it is not known."""
         return dtype_of(self.kind, self.dtypes.get(name, "")) or Dtype()
+
+
+def unmoved(library: str, own: str, column: Column) -> str:
+    """A column's type, or one that does not tell whether a cell is missing.
+
+    Example:
+        >>> age = Column("age", "integer", nullable=True)
+        >>> unmoved("pandas", "int64", age), unmoved("pandas", "float64", age)
+        ('Int64', 'Int64')
+    """
+    if not column.nullable or library != "pandas" or own.endswith("[pyarrow]"):
+        return own
+    is_plain = own in (*_WITHOUT_GAPS, "object") or own.startswith("float")
+    if column.kind == "integer":
+        return "Int64" if is_plain else own
+    if column.kind == "boolean":
+        return "boolean" if is_plain else own
+    if column.kind == "continuous":
+        return "float64" if own in (*_WITHOUT_GAPS, "object") else own
+    if column.kind == "date":
+        return "object[date]" if own == "object" and column.counts_days else own
+    return "" if own in _WITHOUT_GAPS or own.startswith("float") else own
 
 
 def _numpy_frame(cells: list[pa.Array], columns: tuple[Column, ...], form: Form) -> np.ndarray:
@@ -163,7 +194,7 @@ def _pandas_dtype(array: pa.Array, column: Column, dtype: Dtype) -> Any:
     import pandas as pd
 
     own = dtype.own if _is_same(array, column, dtype) else _like(array.type)
-    if array.null_count and own in _WITHOUT_GAPS:
+    if column.nullable and own in _WITHOUT_GAPS:
         own = "boolean" if own == "bool" else own.replace("i", "I").replace("u", "U")
     return pd.api.types.pandas_dtype(own)
 
@@ -214,7 +245,8 @@ def _arrow_column(array: pa.Array, column: Column, dtype: Dtype) -> pa.Array:
         return _dictionary(array, column.categories, dtype)
     if is_text(array.type):
         return array if dtype.own == "large_string" else array.cast(pa.string())
-    return array.cast(pa.date64()) if dtype.own == "date64[ms]" else array
+    is_day = dtype.own == "date64[ms]" and pa.types.is_temporal(array.type)
+    return array.cast(pa.date64()) if is_day else array
 
 
 def _dictionary(array: pa.Array, labels: tuple[str, ...], dtype: Dtype) -> pa.Array:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpflows.errors import InputError
-from dpflows.table.cells import count_outside, explained, read_cells, seconds
+from dpflows.table.cells import count_outside, explained, in_units, read_cells
 from dpflows.table.columns import Column
 from dpflows.table.encoding import Uniforms, require_declared
 from dpflows.table.leaves import Leaves, leaves_of
@@ -102,7 +102,8 @@ class MixedEncoding:
         column = self.schema.column(name)
         label = f"condition on {self.schema.label(name)}"
         with explained(f"{label} must be a value of its kind, {column.kind}"):
-            cells = pa.chunked_array([pa.array([value])])
+            plain = value.item() if isinstance(value, np.generic) else value
+            cells = pa.chunked_array([pa.array([plain])])
         read = read_cells(cells, column, label)
         if count_outside(read, column):
             raise InputError(f"{label} must be a value that the schema declares")
@@ -119,7 +120,7 @@ def _beyond(values: np.ndarray, column: Column) -> np.ndarray:
     """Which numbers lie beyond the declared bounds."""
     if column.min is None or column.max is None:
         return np.zeros(len(values), dtype=bool)
-    numbers = seconds(values) if column.kind == "date" else values
+    numbers = in_units(values, column)
     return (numbers < column.min) | (numbers > column.max)
 
 

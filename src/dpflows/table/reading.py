@@ -97,7 +97,7 @@ def read_table(
         for column, at in zip(schema.columns, positions, strict=True)
     }
     outside = sum(count_outside(columns[column.name], column) for column in schema.columns)
-    return Table(columns, schema, Form.of(opened), outside)
+    return Table(columns, schema, Form.of(opened, schema), outside)
 
 
 def read_file(

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpflows.errors import InputError
+from dpflows.errors import BudgetError, InputError
 from dpflows.files import read_model, write_model
 from dpflows.training.loop import State
 from dpflows.training.plan import Plan
 
 _KIND = "checkpoint"
 _BEFORE = "before-"
+#: What is kept of a run that cannot go on.
+FAILED = "failed"
 _RUN = re.compile(r"[0-9a-f]{32}")
 
 #: A JSON-ready header and named arrays.
@@ -83,9 +86,20 @@ class Checkpoints:
         header, arrays = self._read()
         if header["before"] is None:
             return None
+        if FAILED in header["before"]:
+            raise BudgetError(str(header["before"][FAILED]))
         kept = {name.removeprefix(_BEFORE): a for name, a in arrays.items() if _BEFORE in name}
         self._before = header["before"], kept
         return self._before
+
+    @contextlib.contextmanager
+    def failing_for_good(self) -> Iterator[None]:
+        """Keep a failure that noise decided, so that another start does not roll it again."""
+        try:
+            yield
+        except BudgetError as failure:
+            self.remember({FAILED: str(failure)}, {})
+            raise
 
     def remember(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         """Write what was released before training; it is kept beside every state."""

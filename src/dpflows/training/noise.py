@@ -59,5 +59,6 @@ def _weight_noise(key: PRNGKeyArray, weight: Array, mask: np.ndarray | None) -> 
     # Masked weights all read one last slot that holds zero, so no normal is drawn for them.
     slots = np.where(mask, np.cumsum(mask).reshape(mask.shape) - 1, count)
     drawn = jax.random.normal(key, (*weight.shape[:-2], count), weight.dtype)
-    drawn = jnp.concatenate([drawn, jnp.zeros_like(drawn[..., :1])], axis=-1)
+    nothing = jnp.zeros((*weight.shape[:-2], 1), weight.dtype)
+    drawn = jnp.concatenate([drawn, nothing], axis=-1)
     return jnp.take(drawn, slots, axis=-1)
