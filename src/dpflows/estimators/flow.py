@@ -41,8 +41,8 @@ class DPFlow(DensityEstimator):
         schema: What the columns mean, a ``Schema`` or the path of one.
         bounds: Public ``(low, high)`` of the columns instead of a schema, numbers or one
             per column. Rows beyond them are moved to the nearest bound.
-        discover: The share of epsilon that may find bounds and categories where none are
-            declared.
+        discover: The share of epsilon, and of delta for categories, that may find what is
+            not declared.
         neighbours: Which change of one person's data is hidden.
         prior: What the flow starts from: ``None`` for a Gaussian, ``"mixture"`` for a
             mixture fitted with a share of the budget, or a fitted ``DPGaussianMixture``.
