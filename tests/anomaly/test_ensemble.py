@@ -165,6 +165,7 @@ load(sys.argv[1]).answer([0.0, 0.0])
 """
 
 
+@pytest.mark.long
 def test_two_processes_share_one_file(rows, tmp_path):
     detector = ensemble(total_budget=Budget(cost_of(40), 1e-6)).fit(rows)
     detector.save(path := tmp_path / "e.dpflow")
@@ -184,6 +185,7 @@ def test_a_kill_between_charge_and_answer_costs_the_charge(rows, tmp_path):
     assert load(path).remaining_queries() == detector.remaining_queries() == left - 1
 
 
+@pytest.mark.long
 def test_a_seed_makes_it_reproducible_and_is_stamped(rows, tmp_path):
     told = [ensemble(insecure_test_seed=7).fit(rows).predict(rows[:30]).tolist() for _ in range(2)]
     assert told[0] == told[1]
@@ -337,6 +339,7 @@ def test_integers_and_schemas_are_understood():
     assert detector.predict(pd.DataFrame({"age": [50, 2], "dose": [0.5, 0.5]})).tolist() == [1, -1]
 
 
+@pytest.mark.long
 def test_thresholds_from_public_labels(rows):
     public = (np.vstack([normal_rows(100), np.full((50, 2), 3.9)]), [1] * 100 + [-1] * 50)
     for criterion in ("accuracy", "youden"):

@@ -38,7 +38,15 @@ def model_of(name):
     return Defended(architecture.build(DIM, key=jax.random.key(0)), wide_gaussian(DIM))
 
 
-@pytest.fixture(scope="module", params=[*ARCHITECTURES, "cells"])
+#: Families whose layers others have too: left to the long suite.
+KIN = ("nice", "realnvp", "nsf-coupling")
+MODELS = [
+    pytest.param(name, marks=pytest.mark.long) if name in KIN else name
+    for name in [*ARCHITECTURES, "cells"]
+]
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def family(request):
     parameters, blueprint = take_apart(model_of(request.param))
     clipping = Clipping(norm=CLIP)

@@ -35,9 +35,9 @@ CASES = [
 
 
 def _weighed(case):
-    """Every case costs a compilation: half of them are left to the long suite."""
+    """Every case costs a compilation: most of them are left to the long suite."""
     _, dim, x64 = case
-    is_second_helping = dim == 10 or (dim != 2 and not x64)
+    is_second_helping = (dim, x64) not in ((2, False), (5, True))
     return pytest.param(case, marks=pytest.mark.long) if is_second_helping else case
 
 

@@ -122,7 +122,12 @@ def test_odds_never_exceed_the_claim(name, noise):
     assert not exceeds_claim(TRIALS[name])
 
 
-@pytest.mark.parametrize("name", TRIALS)
+#: Twins that take long; the mechanisms themselves are tried in every run.
+SLOW = ("distributions", "moments", "covariance", "kernels", "quantile", "noisy max")
+TWINS = [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in TRIALS]
+
+
+@pytest.mark.parametrize("name", TWINS)
 def test_the_test_rejects_thirty_percent_too_little_noise(name, noise):
     noise(0.7)
     assert exceeds_claim(TRIALS[name])

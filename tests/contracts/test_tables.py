@@ -13,7 +13,14 @@ from dpflows.privacy.accounting import epsilon_of
 from dpflows.table import Column, Schema, read_table
 
 FEW = {"steps": 3, "batch_size": 50}
-every_table = pytest.mark.parametrize("name", TABLES)
+#: Every fit costs a compilation: one table is left to the long suite.
+every_table = pytest.mark.parametrize(
+    "name", ["every kind", "hostile", pytest.param("all missing", marks=pytest.mark.long)]
+)
+
+
+def test_all_tables_are_tried():
+    assert set(TABLES) == {"every kind", "hostile", "all missing"}
 
 
 @functools.cache
@@ -128,6 +135,7 @@ def renamed(schema):
     return Schema(tuple(columns))
 
 
+@pytest.mark.long
 def test_the_last_day_counts_whole():
     day = Column("day", "date", min=0, max=86_400, unit="day")
     schema = Schema((day, Column("ill", "boolean")))

@@ -146,6 +146,7 @@ def test_conditions_that_nothing_can_meet_are_refused(conditions, words):
         model.sample(5, conditions=conditions)
 
 
+@pytest.mark.long
 def test_conditions_need_mixed_kinds():
     rows = np.random.default_rng().normal(size=(200, 2)).clip(-4, 4)
     model = DPFlow(1.0, 1e-4, bounds=(-4, 4), steps=2).fit(rows)
@@ -213,6 +214,7 @@ def test_the_steps_stop_at_the_budget_when_noise_is_given():
     assert 0 < plan.steps < more.steps
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_with_the_same_cells(tmp_path, monkeypatch):
     """What was bought before training is not bought again."""
     rows, path = toy(1_000, np.random.default_rng()), tmp_path / "run.part"
@@ -262,7 +264,7 @@ def test_a_plan_tells_what_each_release_costs():
     assert isinstance(DPFlow(schema=TOY)._way(), MixedWay)
 
 
-@pytest.mark.parametrize("kind", ["boolean", "integer"])
+@pytest.mark.parametrize("kind", ["boolean", pytest.param("integer", marks=pytest.mark.long)])
 def test_a_single_column_can_be_fitted(kind):
     bounds = {"min": 0, "max": 1} if kind == "integer" else {}
     schema = Schema((Column("ill", kind, **bounds),), target="ill")
@@ -335,6 +337,7 @@ def test_a_search_that_failed_stays_failed(tmp_path):
         flow.fit(plenty, ledger=ledger, checkpoint=tmp_path / "run.part")
 
 
+@pytest.mark.long
 def test_a_run_goes_on_only_under_its_own_schema(tmp_path):
     rows, path = toy(300, np.random.default_rng()), tmp_path / "run.part"
     DPFlow(1.0, 1e-4, schema=TOY, **FEW).fit(rows, checkpoint=path)

@@ -109,6 +109,7 @@ def test_a_start_from_the_rows_is_paid_for_or_stamped(name):
     assert paid == fitted.guarantee_.is_private == (name == "private")
 
 
+@pytest.mark.long
 def test_a_private_prior_that_is_given_counts(refined):
     given = mixture().fit(ROWS)
     fitted = flow(prior=given).fit(ROWS)
@@ -116,6 +117,7 @@ def test_a_private_prior_that_is_given_counts(refined):
     assert fitted.guarantee_.epsilon <= 2.0
 
 
+@pytest.mark.long
 def test_a_prior_without_privacy_stamps_what_is_made_of_it_unless_it_is_public():
     given = mixture(epsilon=float("inf")).fit(ROWS)
     assert not flow(prior=given).fit(ROWS).guarantee_.is_private

@@ -109,7 +109,7 @@ class MixedWay(Way):
         """Find domains, group leaves, count cells, train, rake."""
         flow, plan, entropy = self.flow, job.plan, job.entropy
         encoding, codes, bought = self._prepare(job)
-        cells = bought_cells(bought, codes)
+        cells = cells_of(bought.columns, codes)
         network = fit_model(
             _start(plan, bought, entropy),
             cells.astype(np.float32),
@@ -210,13 +210,13 @@ def _buy(
     leaves = [encoding.leaves[at] for at in order_of(encoding.schema)]
     columns = grouping.group(codes, leaves, entropy=entropy)
     sizes = [column.size for column in columns]
-    cells = np.column_stack([c.cells[at] for c, at in zip(columns, codes.T, strict=True)])
-    return Bought(columns, grouping.count(cells, sizes, entropy=entropy))
+    counted = grouping.count(cells_of(columns, codes), sizes, entropy=entropy)
+    return Bought(columns, counted)
 
 
-def bought_cells(bought: Bought, codes: np.ndarray) -> np.ndarray:
+def cells_of(columns: tuple[Grouped, ...], codes: np.ndarray) -> np.ndarray:
     """The cell of every leaf."""
-    pairs = zip(bought.columns, codes.T, strict=True)
+    pairs = zip(columns, codes.T, strict=True)
     return np.column_stack([column.cells[at] for column, at in pairs])
 
 
