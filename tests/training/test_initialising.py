@@ -21,7 +21,14 @@ def flow(name="maf", dim=2):
     return arch, arch.build(dim, key=jax.random.key(1))
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+#: Each family costs a compilation: half of them are left to the long suite.
+FAMILIES = [
+    pytest.param(name, marks=pytest.mark.long) if at % 2 else name
+    for at, name in enumerate(ARCHITECTURES)
+]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_counts_and_sets_its_layers(name):
     arch, fresh = flow(name)
     seen = []
