@@ -64,7 +64,7 @@ bench-life-science: $(VENV)/dev.stamp
 
 # DATA is a folder of the real tables; hours on two cores, and a second call goes on.
 results: $(VENV)/run.stamp
-	$(BIN)/dpflows reproduce all --data $(DATA) --jobs 2 --output docs/results
+	$(BIN)/dpflows reproduce all --data $(DATA) --output docs/results
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/sphinx-build --fail-on-warning --quiet -b html docs docs/_build/html

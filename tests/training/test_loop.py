@@ -50,12 +50,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one(make_loop, taken_apart):
     whole = loop.run(loop.start(taken_apart[0]), ROWS, entropy=Entropy.insecure(1))
     kept = []
     stop = Callbacks(
-        should_stop=lambda progress: True,
+        should_stop=lambda progress: progress.step == CHUNK,
         on_state=lambda state: kept.append(jax.tree.map(np.asarray, state)),
     )
     loop.run(loop.start(taken_apart[0]), ROWS, entropy=Entropy.insecure(1), callbacks=stop)
     resumed = loop.run(jax.tree.map(jnp.asarray, kept[0]), ROWS, entropy=Entropy.insecure(1))
     assert leaves_equal(whole, resumed)
+
+
+def test_a_run_can_be_stopped_before_its_first_step(make_loop, taken_apart):
+    loop, stop = make_loop(steps=2), Callbacks(should_stop=lambda progress: True)
+    state = loop.run(loop.start(taken_apart[0]), ROWS, entropy=Entropy.insecure(1), callbacks=stop)
+    assert int(state.step) == 0
+    assert leaves_equal(state.parameters, taken_apart[0])
 
 
 def test_operating_system_entropy_never_repeats(make_loop, taken_apart):

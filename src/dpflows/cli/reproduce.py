@@ -29,7 +29,9 @@ def reproduce(
     ] = None,
     folds: Annotated[int | None, typer.Option(min=1, max=10, help="Test folds.")] = None,
     epsilon: Annotated[list[float] | None, typer.Option(help="Budgets; repeat it.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Fits at the same time.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Fits at the same time; by default one per core.")
+    ] = None,
     output_folder: Annotated[
         Path, typer.Option("--output", help="Folder for tables, pictures and models.")
     ] = Path("results"),
@@ -63,7 +65,7 @@ def _run(
     desk: "Desk",
     folds: int | None,
     epsilons: Sequence[float] | None,
-    jobs: int,
+    jobs: int | None,
     command: str,
     *,
     quiet: bool,
@@ -82,7 +84,7 @@ def _run(
             desk,
             folds=folds or experiment.folds,
             epsilons=epsilons or experiment.epsilons,
-            parallel=jobs,
+            parallel=jobs or running.EVERY_CORE,
             progress=told,
         )
     made = reporting.provenance(command)
@@ -140,10 +142,12 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _command(name: str, folds: int | None, epsilon: Sequence[float] | None, jobs: int) -> str:
+def _command(
+    name: str, folds: int | None, epsilon: Sequence[float] | None, jobs: int | None
+) -> str:
     """What to type to make the same table, without this machine's folders."""
     words = ["dpflows", "reproduce", name]
     words += [] if folds is None else ["--folds", str(folds)]
     words += [word for value in epsilon or () for word in ("--epsilon", f"{value:g}")]
-    words += [] if jobs == 1 else ["--jobs", str(jobs)]
+    words += [] if jobs is None else ["--jobs", str(jobs)]
     return shlex.join(words)

@@ -17,6 +17,8 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from dpflows.experiments.shelf import Desk
 
+#: As many jobs at once as this process may use cores.
+EVERY_CORE = -1
 #: Called with the jobs done, their number, and the one that just ended, if any.
 Progress = Callable[[int, int, "Job | None"], None]
 
@@ -182,7 +184,7 @@ def _finished(
     experiment: Experiment, desk: Desk, jobs: Sequence[Job], parallel: int
 ) -> Iterator[tuple[Job, list[Measurement]]]:
     """Jobs in the order in which they end."""
-    if parallel > 1:
+    if parallel != 1:
         # one that serves several budgets is the longest: begun last, it would run on alone
         jobs = sorted(jobs, key=lambda job: -len(job.epsilons))
     workers = Parallel(n_jobs=parallel, return_as="generator_unordered", max_nbytes=None)

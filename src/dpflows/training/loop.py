@@ -56,8 +56,8 @@ class Progress(NamedTuple):
 class Callbacks:
     """What the caller may do between chunks.
 
-    ``on_progress`` is told where the run is; ``should_stop`` may end it;
-    ``on_state`` receives the state, for checkpoints.
+    ``should_stop`` is asked before each chunk, also the first; ``on_state`` receives the
+    state after it, for checkpoints, and ``on_progress`` is told where the run is.
     """
 
     on_progress: Callable[[Progress], None] | None = None
@@ -125,16 +125,18 @@ class Loop:
         chunk = self.compiled_chunk()
         began = time.monotonic()
         while (step := int(state.step)) < self.steps:
+            if callbacks.should_stop and callbacks.should_stop(self._progress(step, began)):
+                break
             state = chunk(state, rows, *self.chunk_inputs(entropy, step))
             _require_finite(state)
-            progress = Progress(int(state.step), self.steps, time.monotonic() - began)
             if callbacks.on_state:
                 callbacks.on_state(state)
             if callbacks.on_progress:
-                callbacks.on_progress(progress)
-            if callbacks.should_stop and callbacks.should_stop(progress):
-                break
+                callbacks.on_progress(self._progress(int(state.step), began))
         return state
+
+    def _progress(self, step: int, began: float) -> Progress:
+        return Progress(step, self.steps, time.monotonic() - began)
 
     def released(self, state: State) -> Parameters:
         """The parameters a finished run gives out."""
