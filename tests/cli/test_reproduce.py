@@ -4,6 +4,8 @@ import json
 
 from dpflows.cli.main import app, run
 from dpflows.experiments import spending
+from dpflows.experiments.likelihoods import Likelihoods
+from dpflows.experiments.running import Job
 
 
 def test_the_list_names_every_experiment(capsys):
@@ -20,11 +22,29 @@ def test_mistakes_are_one_line(capsys, tmp_path):
         ("half-moons", "--data", str(tmp_path / "absent")): "data must be a folder",
         ("half-moons", "--data", str(tmp_path), "--output", str(tmp_path / "o")): "half-moons",
         (): "NAME must be one of",
+        ("gowalla", "--jobs", "1", "--output", str(tmp_path / "o")): "or let --download fetch them",
     }.items():
         assert run(app, ["reproduce", *words]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert error.startswith("error:")
         assert wanted in error
+
+
+def test_generated_sets_need_no_folder_and_keep_their_rows(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("DPFLOWS_DATA", raising=False)
+    monkeypatch.setattr(Likelihoods, "jobs", lambda self, *_: [Job(self.name, "dp-mog", 1, (1.5,))])
+    words = ["reproduce", "half-moons", "--jobs", "1", "--output", str(tmp_path)]
+    assert run(app, words) == 0
+    assert "drew " in capsys.readouterr().out
+    rows = (tmp_path / "data/toy/moons.csv").read_bytes()
+    assert "`dpflows reproduce half-moons --jobs 1`" in (tmp_path / "half-moons.md").read_text()
+    assert run(app, words) == 0
+    assert "drew " not in capsys.readouterr().out
+    assert (tmp_path / "data/toy/moons.csv").read_bytes() == rows
+    given = [*words[:-1], str(tmp_path / "again"), "--data", str(tmp_path / "data")]
+    assert run(app, given) == 0
+    page = (tmp_path / "again/half-moons.md").read_text()
+    assert "`dpflows reproduce half-moons --data FOLDER --jobs 1`" in page
 
 
 def test_an_experiment_runs_and_goes_on(capsys, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpflows.errors import InputError
+from dpflows.experiments.catalogue import EXPERIMENTS
 from dpflows.experiments.downloads import SOURCES, Source, cache_folder, download
 from dpflows.experiments.tables import REAL, read_real
 
@@ -38,6 +39,12 @@ def server(tmp_path):
 
 def source(address, *, content=CONTENT, name="rows.csv"):
     return Source(f"{address}/{name}", hashlib.sha256(content).hexdigest(), "toy/moons.csv")
+
+
+def test_every_experiment_can_fetch_its_tables():
+    wanted = {name for experiment in EXPERIMENTS.values() for name in experiment.datasets()}
+    assert wanted
+    assert wanted <= set(SOURCES)
 
 
 def test_a_file_is_fetched_once(server, tmp_path):

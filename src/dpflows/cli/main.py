@@ -63,7 +63,7 @@ VERBS: dict[str, Verb] = {
         "account",
         "--rows 30000 --batch-size 500 --noise-multiplier 2 --steps 600 --delta 1e-5",
     ),
-    "reproduce": Verb("dpflows.cli.reproduce", "reproduce", "half-moons --folds 1 --data FOLDER"),
+    "reproduce": Verb("dpflows.cli.reproduce", "reproduce", "half-moons --folds 1"),
 }
 
 

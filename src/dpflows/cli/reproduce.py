@@ -25,7 +25,8 @@ DATA_VARIABLE = "DPFLOWS_DATA"
 def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment, or all; see --list.")] = "",
     data: Annotated[
-        Path | None, typer.Option(help=f"Folder of the real tables (or {DATA_VARIABLE}).")
+        Path | None,
+        typer.Option(help=f"Folder of the tables (or {DATA_VARIABLE}); else drawn where possible."),
     ] = None,
     folds: Annotated[int | None, typer.Option(min=1, max=10, help="Test folds.")] = None,
     epsilon: Annotated[list[float] | None, typer.Option(help="Budgets; repeat it.")] = None,
@@ -49,9 +50,14 @@ def reproduce(
         _show_list(list(EXPERIMENTS.values()), as_json)
         return
     chosen = experiments_called(name)
-    folder = _downloaded(chosen, quiet=as_json) if download else _data_folder(data)
-    desk = Desk(folder, _made(output_folder))
-    command = _command(name, folds, epsilon, jobs)
+    place, named = _made(output_folder), _data_folder(data)
+    names = sorted({dataset for experiment in chosen for dataset in experiment.datasets()})
+    if download:
+        folder = _downloaded(names, quiet=as_json)
+    else:
+        folder = named or _drawn(names, place, quiet=as_json)
+    desk = Desk(folder, place)
+    command = _command(name, named, folds, epsilon, jobs, download=download)
     documents = [
         _run(experiment, desk, folds, epsilon, jobs, command, quiet=as_json)
         for experiment in chosen
@@ -117,19 +123,28 @@ def _show_list(experiments: "Sequence[Experiment]", as_json: bool) -> None:
     output.console().print(table)
 
 
-def _data_folder(given: Path | None) -> Path:
-    """The folder of the real tables; experiments that need none do not look into it."""
-    folder = given or Path(os.environ.get(DATA_VARIABLE, "data"))
-    if given is not None and not folder.is_dir():
-        raise InputError(f"data must be a folder that exists, got {str(given)!r}")
+def _data_folder(given: Path | None) -> Path | None:
+    """The folder of the real tables, if one is named."""
+    folder = given or os.environ.get(DATA_VARIABLE)
+    if folder and not Path(folder).is_dir():
+        raise InputError(f"data must be a folder that exists, got {str(folder)!r}")
+    return Path(folder) if folder else None
+
+
+def _drawn(names: Sequence[str], place: Path, *, quiet: bool) -> Path:
+    """A folder beside the results, with fresh rows of those sets that are generated."""
+    from dpflows.experiments.datasets import DATASETS, draw_into
+
+    folder = place / "data"
+    for path in draw_into(folder, [name for name in names if name in DATASETS]):
+        output.say(output.console(quiet=quiet), f"drew {path}; --data takes other rows")
     return folder
 
 
-def _downloaded(chosen: "Sequence[Experiment]", *, quiet: bool) -> Path:
+def _downloaded(names: Sequence[str], *, quiet: bool) -> Path:
     from dpflows.experiments.downloads import SOURCES, cache_folder, download
 
     screen = output.console(quiet=quiet)
-    names = sorted({name for experiment in chosen for name in experiment.datasets()})
     sources = [source for name in names for source in SOURCES[name]]
     return download(sources, cache_folder(), told=lambda where: output.say(screen, f"get {where}"))
 
@@ -143,10 +158,17 @@ def _made(folder: Path) -> Path:
 
 
 def _command(
-    name: str, folds: int | None, epsilon: Sequence[float] | None, jobs: int | None
+    name: str,
+    data: Path | None,
+    folds: int | None,
+    epsilon: Sequence[float] | None,
+    jobs: int | None,
+    *,
+    download: bool,
 ) -> str:
     """What to type to make the same table, without this machine's folders."""
     words = ["dpflows", "reproduce", name]
+    words += ["--download"] if download else ["--data", "FOLDER"] if data else []
     words += [] if folds is None else ["--folds", str(folds)]
     words += [word for value in epsilon or () for word in ("--epsilon", f"{value:g}")]
     words += [] if jobs is None else ["--jobs", str(jobs)]

@@ -58,10 +58,6 @@ class Adult(Experiment):
             if fold == 1 or method not in _ONCE
         ]
 
-    def datasets(self) -> set[str]:
-        """None that can be fetched: the rows are read from a folder."""
-        return set()
-
     def measure(self, job: Job, desk: Desk) -> list[Measurement]:
         """Fit, draw as many rows as were fitted, and judge them."""
         arena = self._arena(job, desk)

@@ -8,12 +8,14 @@ law passes them with probability below 1e-9 per row, and such a row is clipped.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64
 
 from dpflows.errors import InputError
+from dpflows.files import write_atomically
 
 Rows = Float64[np.ndarray, "rows columns"]
 
@@ -28,7 +30,8 @@ class Dataset:
 
     ``shift`` and ``scale`` are the law's mean and standard deviation before
     standardising, ``low`` and ``high`` the public bounds after it. ``rows`` and
-    ``delta`` are those of the published experiments.
+    ``delta`` are those of the published experiments, and ``file`` is where they keep
+    their rows in a data folder.
 
     Example:
         >>> DATASETS["pinwheel"].low, DATASETS["pinwheel"].high
@@ -41,6 +44,7 @@ class Dataset:
     scale: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    file: str
     columns: tuple[str, ...] = ("x", "y")
     rows: int = 30_000
     delta: float = 3.7e-5
@@ -65,6 +69,29 @@ def generate(name: str, rows: int, *, rng: np.random.Generator) -> Rows:
     law = DATASETS[name]
     standardised = (law.draw(rows, rng) - np.array(law.shift)) / np.array(law.scale)
     return np.clip(standardised, law.low, law.high)
+
+
+def draw_into(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Draw the rows of named sets into a data folder, where they are not there yet.
+
+    They stay there, so that a run that was stopped goes on with the same rows.
+
+    Returns:
+        The files that were written.
+
+    Example:
+        >>> import tempfile
+        >>> draw_into(Path(tempfile.mkdtemp()), ["half-moons"])[0].name
+        'moons.csv'
+    """
+    places = {name: folder / DATASETS[name].file for name in names}
+    missing = {name: place for name, place in places.items() if not place.exists()}
+    for name, place in missing.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        rows = generate(name, DATASETS[name].rows, rng=np.random.default_rng())
+        with write_atomically(place) as file:
+            np.savetxt(file, rows, fmt="%.6f", delimiter=",")
+    return list(missing.values())
 
 
 def _pinwheel(rows: int, rng: np.random.Generator) -> Rows:
@@ -110,6 +137,7 @@ DATASETS: dict[str, Dataset] = {
         scale=(_PINWHEEL_SD, _PINWHEEL_SD),
         low=(-4.0, -4.0),
         high=(4.0, 4.0),
+        file="toy/pinwheel.csv",
     ),
     "half-moons": Dataset(
         description="two interleaved half circles",
@@ -118,6 +146,7 @@ DATASETS: dict[str, Dataset] = {
         scale=_MOONS_SD,
         low=(-2.5, -2.5),
         high=(2.5, 2.5),
+        file="toy/moons.csv",
     ),
     "gaussians": Dataset(
         description="eight round Gaussians on a circle",
@@ -126,5 +155,6 @@ DATASETS: dict[str, Dataset] = {
         scale=(_GAUSSIANS_SD, _GAUSSIANS_SD),
         low=(-2.5, -2.5),
         high=(2.5, 2.5),
+        file="toy/gaussian.csv",
     ),
 }

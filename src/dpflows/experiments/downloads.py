@@ -24,6 +24,7 @@ _PAPER_SETS = f"{_PAPER}/flows/research/dp-flows/datasets"
 _ADBENCH = f"{_RAW}/Minqi824/ADBench/3dac8221081e190f157d78e93bfa8867f90d0965"
 _LABELLED = f"{_ADBENCH}/adbench/datasets/Classical"
 _POWER = f"{_RAW}/Ruhanr19/ubiquitous-octo-waddle/91e16b1b7299a72aca0cf6c52abe4c98b47deae2"
+_CENSUS = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 _SECONDS = 60
 _CHUNK = 1 << 20
 _MOST_BYTES = 1 << 28
@@ -50,6 +51,10 @@ def _toy(name: str, checksum: str) -> Source:
 
 def _labelled(name: str, checksum: str) -> Source:
     return Source(f"{_LABELLED}/{name}.npz", checksum, f"adbench/{name}.npz")
+
+
+def _census(name: str, checksum: str) -> Source:
+    return Source(f"{_CENSUS}/{name}", checksum, f"adult/{name}")
 
 
 _FOLD_CHECKSUMS = (
@@ -90,6 +95,10 @@ SOURCES: dict[str, tuple[Source, ...]] = {
             "fc6fca72b4d1f168af17b2bb7176abf81c4f358112a0fc7b8b927544ae205705",
             "power/household_power_consumption_2007H1.zip",
         ),
+    ),
+    "adult": (
+        _census("adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
+        _census("adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"),
     ),
     "mammography": (
         _labelled(

@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from dpflows.errors import InputError
+from dpflows.experiments.datasets import DATASETS
 from dpflows.table.schema import Schema
 
 Rows = Float[np.ndarray, "_ columns"]
@@ -130,7 +131,7 @@ def _census(path: Path) -> pd.DataFrame:
 def _unreadable(name: str, problem: Exception) -> InputError:
     return InputError(
         f"the files of {name} are not in the data folder or cannot be read "
-        f"({type(problem).__name__}); name the folder that holds them"
+        f"({type(problem).__name__}); name a folder that holds them, or let --download fetch them"
     )
 
 
@@ -151,10 +152,10 @@ def _life_science(data: Path) -> RealTable:
 
 
 def _toy(name: str) -> Callable[[Path], RealTable]:
-    """The very rows of the paper's two-dimensional pictures; no coordinate comes near 4."""
+    """The rows of the paper's two-dimensional pictures; no coordinate comes near 4."""
 
     def read(data: Path) -> RealTable:
-        rows = _comma_separated(data / "toy" / f"{name}.csv")
+        rows = _comma_separated(data / DATASETS[name].file)
         return RealTable(rows, np.full(2, -4.0), np.full(2, 4.0), 3.7e-5, _folds(len(rows)))
 
     return read
@@ -259,8 +260,8 @@ REAL: dict[str, Callable[[Path], RealTable]] = {
     "power": _power,
     "power-windows": _power_windows,
     "gowalla": _gowalla,
-    "half-moons": _toy("moons"),
-    "gaussians": _toy("gaussian"),
+    "half-moons": _toy("half-moons"),
+    "gaussians": _toy("gaussians"),
     "pinwheel": _toy("pinwheel"),
     "mammography": _labelled("23_mammography"),
     "shuttle": _labelled("32_shuttle"),
