@@ -1,4 +1,4 @@
-"""One small file of every estimator and detector, to be mutated.
+"""One small file of every estimator and detector, and of each way of its own, to be mutated.
 
 The files beside the tests were made by ``python tests/hostile/making.py``: fitting them
 anew takes longer than a thousand mutations. The full-size run fits its own.
@@ -12,18 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+#: A flow over tables of mixed kinds; what stands before the dash is the class.
+MIXED = "DPFlow-mixed"
 FILES = Path(__file__).parent / "files"
 BOUNDS = (-4, 4)
 BUDGET = {"epsilon": 3.0, "delta": 1e-4, "bounds": BOUNDS}
 
 
 def names() -> list[str]:
-    """All that a file can hold, by the name of its class."""
+    """All that a file can hold; names begin with the class."""
     from dpflows.anomaly.persistence import DETECTORS
     from dpflows.estimators.persistence import ESTIMATORS
 
-    return [*ESTIMATORS, *DETECTORS]
+    return [*ESTIMATORS, *DETECTORS, MIXED]
+
+
+def class_of(path: Path) -> str:
+    """The name of the class that a file of ours holds."""
+    return path.stem.partition("-")[0]
 
 
 def make(name: str) -> Any:
@@ -37,8 +45,9 @@ def write(folder: Path, wanted: list[str]) -> None:
     from dpflows.privacy.ledger import Ledger
 
     ledger = Ledger(Path(tempfile.mkdtemp()) / "l.ledger", cap=Budget(99.0, 1e-2))
-    rows = np.random.default_rng().normal(size=(60, 2)).clip(*BOUNDS)
+    numbers = np.random.default_rng().normal(size=(60, 2)).clip(*BOUNDS)
     for name in wanted:
+        rows = _mixed_rows(numbers) if name == MIXED else numbers
         (folder / f"{name}.dpflow").unlink(missing_ok=True)
         make(name).fit(rows, ledger=ledger).save(folder / f"{name}.dpflow")
 
@@ -56,6 +65,24 @@ def _flow() -> Any:
     return _estimator("DPFlow", architecture=small, normalisation="bounds", steps=1, batch_size=2)
 
 
+def _mixed_flow() -> Any:
+    from dpflows import DPFlow
+    from dpflows.table import Column, Schema
+
+    columns = (
+        Column("ward", "categorical", categories=("north", "south"), nullable=True),
+        Column("days", "integer", min=0, max=30),
+        Column("cost", "continuous", min=-4, max=4, spikes=(0.0,)),
+    )
+    return DPFlow(3.0, 1e-4, schema=Schema(columns), steps=1, batch_size=2)
+
+
+def _mixed_rows(numbers: np.ndarray) -> pd.DataFrame:
+    wards = np.where(numbers[:, 0] > 0, "north", "south")
+    days = np.arange(len(numbers)) % 30
+    return pd.DataFrame({"ward": wards, "days": days, "cost": numbers[:, 1].clip(0)})
+
+
 def _threshold() -> Any:
     from dpflows import DPAnomalyDetector
 
@@ -71,6 +98,7 @@ def _ensemble() -> Any:
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "DPFlow": _flow,
+    MIXED: _mixed_flow,
     "DPKernelDensity": lambda: _estimator("DPKernelDensity", bandwidth=0.2),
     "DPAnomalyDetector": _threshold,
     "DPEnsembleDetector": _ensemble,
