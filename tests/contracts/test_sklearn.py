@@ -28,6 +28,8 @@ FLOW = {
 }
 #: A kernel density takes two columns at most; the checks use ten.
 FEW_COLUMNS = "DPKernelDensity"
+#: Left to the long suite: a flow is compiled anew for every fit, a histogram has many cells.
+SLOW = ("DPFlow", "DPHistogram")
 
 
 def cases():
@@ -37,8 +39,7 @@ def cases():
             continue
         cls = getattr(importlib.import_module(module), name)
         estimator = cls(1.0, 1e-4, bounds=(-1000, 1000), **(FLOW if name == "DPFlow" else {}))
-        # a flow is compiled anew for every fit
-        yield from checks_of(name, estimator, [pytest.mark.long] if name == "DPFlow" else [])
+        yield from checks_of(name, estimator, [pytest.mark.long] if name in SLOW else [])
 
 
 def detector_cases():
