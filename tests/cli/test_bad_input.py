@@ -15,7 +15,9 @@ from dpflows.estimators.flow import DPFlow
 from table.fuzzing import mutated, plant, schema_case, table_case
 
 #: The name of a column in a schema file is public, wherever a mutation took it from.
-NAMED = re.compile(r"""column ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<=for column )[^;]*""")
+NAMED = re.compile(
+    r"""column ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?:(?<=for column )|(?<=declares: ))[^;]*"""
+)
 ACCEPTED = "the input is good"
 
 

@@ -27,6 +27,8 @@ VALUES: list[Any] = [
     *([], {}, [SENTINEL], {SENTINEL: SENTINEL}, [[]], [None], [0, 1], [1e308] * 1000),
     *("DPFlow", "DPGaussian", "DPEnsembleDetector", "pld", "rdp", "gdp-clt", "replace-one"),
 ]
+#: A header with more is not multiplied any more, or lists of lists would fill this program.
+MOST_PLACES = 3000
 NUMBERS = [0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, 1e38, 1e-300]
 
 
@@ -152,7 +154,7 @@ def _change_header(chance: random.Random, content: Content) -> None:
     elif way == 3:
         # a mark, because walking through such a tree would exhaust this program's stack too
         tree[key] = f"@deep {chance.choice([10, 100, 400, 900, 5000])}@"
-    elif way == 4 and isinstance(tree, list):
+    elif way == 4 and isinstance(tree, list) and len(places) < MOST_PLACES:
         tree *= chance.choice([0, 2, 1000])
     elif way == 5 and isinstance(tree[key], int | float):
         factor = chance.choice([-1, 0, 0.5, 2, 10, 1000, 10**6, 1e-6, 1e300])

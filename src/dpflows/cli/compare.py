@@ -54,11 +54,9 @@ def compare(
     """Compare methods at one budget on held-out rows; INTERNAL."""
     from dpflows.evaluation.peers.base import require_finite
     from dpflows.evaluation.peers.contest import Arena, check_methods, methods_for, missing_of
-    from dpflows.privacy.guarantee import Budget
 
     settings.check_limits(epsilon=epsilon, delta=delta)
-    known: Any = neighbours
-    require_finite(Budget(epsilon, settings.settle_delta(delta, 1), known))
+    require_finite(settings.budget_of(epsilon, settings.settle_delta(delta, 1), neighbours))
     if document is not None:
         settings.require_target(document, (".json",), source=rows)
     declared = _declared(schema, target)
@@ -68,7 +66,7 @@ def compare(
     read = {"drop_extra": drop_extra, "header": False if no_header else None}
     train, held = _sides(rows, test, declared, read)
     count = len(next(iter(train.values())))
-    budget = Budget(epsilon, settings.settle_delta(delta, count), known)
+    budget = settings.budget_of(epsilon, settings.settle_delta(delta, count), neighbours)
     arena = Arena(train, held, declared, budget, seconds=seconds)
     lines = _run(arena, chosen, quiet=as_json)
     found = _document(lines, arena) | {"left_out": [why for _, why in left_out]}

@@ -5,7 +5,7 @@ import math
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,7 +13,7 @@ from dpflows.errors import InputError
 
 if TYPE_CHECKING:
     from dpflows.estimators.flow import DPFlow
-    from dpflows.privacy.guarantee import Guarantee
+    from dpflows.privacy.guarantee import Budget, Guarantee
     from dpflows.privacy.ledger import Ledger, Receipt
     from dpflows.table.schema import Schema
     from dpflows.training.plan import Plan
@@ -151,12 +151,27 @@ def open_ledger(
         raise InputError("--cap-epsilon and --cap-delta are given together, or not at all")
     if place is None:
         return None
-    from dpflows.privacy.guarantee import Budget
     from dpflows.privacy.ledger import Ledger
 
     check_limits(cap_epsilon=cap_epsilon, cap_delta=cap_delta)
-    known: Any = neighbours
-    return Ledger(place, cap=None if None in caps else Budget(*caps, known))  # type: ignore[arg-type]
+    if cap_epsilon is None or cap_delta is None:
+        return Ledger(place)
+    return Ledger(place, cap=budget_of(cap_epsilon, cap_delta, neighbours))
+
+
+def budget_of(epsilon: float, delta: float, neighbours: str) -> "Budget":
+    """A budget as the command line names it.
+
+    Example:
+        >>> budget_of(1.0, 1e-6, "everybody")
+        Traceback (most recent call last):
+        dpflows.errors.InputError: neighbours must be one of ...
+    """
+    from dpflows.privacy.events import NEIGHBOURS, Neighbours, check_choice
+    from dpflows.privacy.guarantee import Budget
+
+    check_choice("neighbours", neighbours, NEIGHBOURS)
+    return Budget(epsilon, delta, cast(Neighbours, neighbours))
 
 
 def require_apart(ledger: str | None, *others: Path | None) -> None:
