@@ -27,6 +27,8 @@ HOSTILE = (0.0, -4.0, 4.0, 1e3, -1e3, 1e6, -1e6)
 GRID_SIDE = {1: 2001, 2: 181}
 
 
+SLOW_TO_COMPILE = ("nsf", "nsf-coupling", "bnaf")
+
 # Short rows first: `short_rows` then gives a case the place it has among all cases, and
 # pytest runs all checks of a case together.
 CASES = [
@@ -36,8 +38,9 @@ CASES = [
 
 def _weighed(case):
     """Every case costs a compilation: most of them are left to the long suite."""
-    _, dim, x64 = case
-    is_second_helping = (dim, x64) not in ((2, False), (5, True))
+    name, dim, x64 = case
+    is_quick = (dim, x64) == (5, True) and name not in SLOW_TO_COMPILE
+    is_second_helping = (dim, x64) != (2, False) and not is_quick
     return pytest.param(case, marks=pytest.mark.long) if is_second_helping else case
 
 

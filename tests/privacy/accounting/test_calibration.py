@@ -93,3 +93,19 @@ def test_free_steps_have_no_limit():
         calibrate_steps(
             Budget(1.0, 1e-6), lambda t: [GaussianEvent(noise=1.0, sensitivity=free, count=t)]
         )
+
+
+@pytest.mark.parametrize("beside", [5.0, 6.0, 8.0])
+def test_what_else_is_bought_does_not_prolong_the_search(beside):
+    """A fixed cost flattens the curve where the noise is ample, and secants mislead there."""
+    budget, asked = Budget(1.0, 1e-6), []
+
+    def events(noise):
+        asked.append(noise)
+        fixed = GaussianEvent(noise=beside, sensitivity=UNIT)
+        return [fixed, *steps_of(500, noise, batch_size=2048)]
+
+    noise = calibrate_noise(budget, events)
+    assert len(asked) <= 15
+    assert epsilon_of(events(noise), delta=1e-6, neighbours="zero-out") <= 1.0
+    assert epsilon_of(events(noise / 1.001), delta=1e-6, neighbours="zero-out") > 1.0

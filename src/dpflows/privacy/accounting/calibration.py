@@ -70,13 +70,24 @@ class _Search:
         return math.copysign(length, -self.uphill * last.excess)
 
     def aim(self, margin: float) -> float:
-        """Where the secant through the two best trials meets the budget, inside the bracket."""
+        """Where a secant meets the budget inside the bracket.
+
+        The one through the two best trials is steep enough near the end; before that, what
+        the other events cost may flatten it, and the one through the bracket's ends serves.
+        """
         low, high = sorted(trial.at for trial in self.ends)
-        one, two = sorted(self.trials, key=lambda trial: abs(trial.excess))[:2]
-        slope = (two.excess - one.excess) / (two.at - one.at)
-        if len(self.trials) > _PATIENCE or not math.isfinite(slope) or slope == 0:
+        best = sorted(self.trials, key=lambda trial: abs(trial.excess))[:2]
+        pairs = (best, self.ends) if len(self.trials) <= _PATIENCE else ()
+        inside = [at for at in (_crossing(*pair) for pair in pairs) if low < at < high]
+        if not inside:
             return (low + high) / 2
-        return min(max(one.at - one.excess / slope, low + margin), high - margin)
+        return min(max(inside[0], low + margin), high - margin)
+
+
+def _crossing(one: _Trial, two: _Trial) -> float:
+    """Where the line through two trials meets the budget; nowhere if it is flat or steep."""
+    slope = (two.excess - one.excess) / (two.at - one.at)
+    return one.at - one.excess / slope if slope else math.nan
 
 
 def calibrate_noise(
