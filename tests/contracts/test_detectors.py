@@ -155,7 +155,7 @@ def test_wrong_questions_are_refused(name):
     ("table", "message"),
     [
         (np.array([[1.0, np.nan], [0.0, 1.0]]), "must be filled"),
-        (np.array([["secret", "1"], ["2", "3"]]), "categorical: not yet supported"),
+        (np.array([["secret", "1"], ["2", "3"]]), "must hold numbers, got 1 cell"),
     ],
 )
 def test_bad_tables_are_refused_without_quoting_them(name, table, message):

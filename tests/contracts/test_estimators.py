@@ -264,7 +264,7 @@ def test_mistakes_are_one_line(name, changes, message):
     [
         (np.zeros(5), "rows and columns"),
         (np.array([[1.0, np.nan], [0.0, 1.0]]), "must be filled"),
-        (np.array([["secret", "1"], ["2", "3"]]), "categorical: not yet supported"),
+        (np.array([["secret", "1"], ["2", "3"]]), "must hold numbers, got 1 cell"),
         (np.zeros((1, 2)), "rows must be at least 2"),
     ],
 )

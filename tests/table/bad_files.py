@@ -93,7 +93,10 @@ RAGGED = (
     "rows must have 2 cells as the first line has, got another number in {}, "
     "the first is row {}; " + UNREADABLE
 )
-ADVICE = 'correct them, or declare in [text] how they are written, or unreadable = "missing"'
+ADVICE = (
+    "correct them, or declare in the schema their kind, how they are written ([text]), or "
+    'unreadable = "missing"'
+)
 FILL = "fill them, drop their rows, or declare nullable = true (DPFlow models missing cells)"
 EXTRA = (
     "table has {} that the schema does not declare; declare or "

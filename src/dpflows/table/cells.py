@@ -39,7 +39,10 @@ _ISO = re.compile(
 
 #: What is wrong with a cell: nothing, its form, its size, or its fraction.
 _FINE, _FORM, _INFINITE, _FRACTION = range(4)
-_ADVICE = 'correct them, or declare in [text] how they are written, or unreadable = "missing"'
+_ADVICE = (
+    "correct them, or declare in the schema their kind, how they are written ([text]), or "
+    'unreadable = "missing"'
+)
 _FILL = "fill them, drop their rows, or declare nullable = true (DPFlow models missing cells)"
 
 #: Values of a part of a column, and what is wrong with each.
