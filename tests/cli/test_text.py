@@ -23,20 +23,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-FIT = [
-    "fit",
-    "t.csv",
-    "--schema",
-    "s.json",
-    "--epsilon",
-    "1",
-    "--delta",
-    "1e-4",
-    "--prior",
-    "mixture",
-    "--output",
-    "m.dpflow",
-]
+COMMAND = "fit t.csv --schema s.json --epsilon 1 --delta 1e-4 --prior mixture --output m.dpflow"
+FIT = COMMAND.split()
 
 
 def test_a_proposal_is_said_to_be_read_off_the_rows(folder, capsys):
