@@ -3,6 +3,8 @@
 Guarantee:
     The box comes from declarations, or from noisy counts whose events are part of the
     plan; never from the rows alone. A column about which nothing is declared is refused.
+    Kinds are declared, too: without a schema all columns are continuous, whatever the types
+    are that the table gives them.
 """
 
 import dataclasses
@@ -19,7 +21,6 @@ from dpflows.estimators.discovering import Discovery, gaps_of
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.columns import Column
 from dpflows.table.encoding import Encoding, require_declared
 from dpflows.table.forms import Form
 from dpflows.table.reading import Table, read_table
@@ -45,7 +46,7 @@ class Declarations:
     """What a curator says about a table before anybody reads it.
 
     Args:
-        schema: A ``Schema`` or the path of one; ``None`` takes kinds from types.
+        schema: A ``Schema`` or the path of one; without one every column is continuous.
         bounds: ``(low, high)`` of the columns instead, numbers or one per column.
         discover: The share of epsilon, and of delta if there are labels, that may find
             bounds and categories where none are declared.
@@ -144,17 +145,14 @@ def with_bounds(schema: Schema, bounds: Any) -> Schema:
     """The schema with ``(low, high)``, numbers or one per column, declared for all columns.
 
     Example:
-        >>> schema = with_bounds(Schema((Column("x", "continuous"),)), (0, 1))
-        >>> schema.highs().tolist()
-        [1.0]
+        >>> with_bounds(Schema.from_bounds([0], [1]), (0, 2)).highs().tolist()
+        [2.0]
     """
     schema.require_numeric()
     low, high = read_bounds(bounds, len(schema.columns))
-    columns = (
-        dataclasses.replace(column, kind=_kind(column, a, b), min=float(a), max=float(b))
-        for column, a, b in zip(schema.columns, low, high, strict=True)
-    )
-    return dataclasses.replace(schema, columns=tuple(columns))
+    triples = zip(schema.columns, low.tolist(), high.tolist(), strict=True)
+    columns = tuple(dataclasses.replace(column, min=a, max=b) for column, a, b in triples)
+    return dataclasses.replace(schema, columns=columns)
 
 
 def read_bounds(bounds: Any, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -170,11 +168,6 @@ def read_bounds(bounds: Any, columns: int) -> tuple[np.ndarray, np.ndarray]:
     return low.copy(), high.copy()
 
 
-def _kind(column: Column, low: float, high: float) -> str:
-    whole = float(low).is_integer() and float(high).is_integer()
-    return "continuous" if column.kind == "integer" and not whole else column.kind
-
-
 def stamps_of(schema: Schema) -> tuple[str, ...]:
     """What a schema alone marks a fit with.
 
@@ -186,8 +179,11 @@ def stamps_of(schema: Schema) -> tuple[str, ...]:
 
 
 def as_source(X: Any) -> Any:
-    """Nested lists as an array; tables that no estimator takes are refused."""
-    source = np.asarray(X) if isinstance(X, list | tuple) else X
+    """Nested lists as an array of objects; tables that no estimator takes are refused.
+
+    An array of one type would turn all numbers into text where one cell is text.
+    """
+    source = np.array(X, dtype=object) if isinstance(X, list | tuple) else X
     if issparse(source):
         raise InputError("sparse input is not supported; pass X.toarray()")
     if isinstance(source, np.ndarray) and np.iscomplexobj(source):
