@@ -261,4 +261,5 @@ def _total(density: DensityEstimator, events: tuple[Event, ...], budget: Budget)
         budget=budget,
         accountant=promise.accountant,
         stamps=promise.stamps,
+        caveats=promise.caveats,
     )

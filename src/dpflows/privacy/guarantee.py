@@ -74,6 +74,8 @@ class Guarantee:
         replace_one_epsilon: The cost if a row may become any other row, if known.
         versions: The libraries that computed it.
         stamps: What must be written on everything made by this release.
+        caveats: Sentences that the reader of the certificate must know, such as a delta that
+            was allowed to be large. Unlike a stamp, a caveat does not void the guarantee.
 
     Guarantee:
         Holds for the stated events only. With a stamp, or with ``kind`` other than
@@ -94,6 +96,7 @@ class Guarantee:
     replace_one_epsilon: float | None
     versions: dict[str, str]
     stamps: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     @property
     def is_private(self) -> bool:
@@ -119,6 +122,7 @@ class Guarantee:
             "events": [event.to_dict() for event in self.events],
             "versions": dict(self.versions),
             "stamps": list(self.stamps),
+            "caveats": list(self.caveats),
         }
 
     @classmethod
@@ -141,7 +145,8 @@ class Guarantee:
         fields["versions"] = {
             str(name): str(version) for name, version in fields["versions"].items()
         }
-        fields["stamps"] = tuple(str(stamp) for stamp in fields.get("stamps", ()))
+        for name in ("stamps", "caveats"):
+            fields[name] = tuple(str(words) for words in fields.get(name, ()))
         return cls(**fields)
 
 
