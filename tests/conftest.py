@@ -1,8 +1,11 @@
 """Settings of the whole suite."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import pytest
 
 # Most of the suite's time is compilation of programs that run for milliseconds, and many
 # tests compile the same ones.
@@ -10,3 +13,11 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(autouse=True)
+def _fits_of_other_tests_are_forgotten() -> Iterator[None]:
+    """Tests share rows; each is a process of its own to the watch over repeated fits."""
+    if (repeats := sys.modules.get("dpflows.estimators.repeats")) is not None:
+        repeats.forget_fits()
+    yield

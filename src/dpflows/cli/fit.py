@@ -22,6 +22,7 @@ def fit(
     epsilon: settings.Epsilon,
     model: Annotated[Path, typer.Option("--output", metavar="FILE", help="The model, .dpflow.")],
     delta: settings.Delta = None,
+    allow_large_delta: settings.AllowLargeDelta = False,
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
     sampling: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -57,6 +58,7 @@ def fit(
         batch_size=batch_size,
         learning_rate=learning_rate,
         noise_multiplier=noise_multiplier,
+        allow_large_delta=allow_large_delta,
     )
     settings.check_limits(epsilon=epsilon, delta=delta, **given)
     kept = model.with_name(f"{model.name}.run") if checkpoint is None and ledger else checkpoint
@@ -156,6 +158,8 @@ def _tell(
     screen = output.console()
     for line in promise.stamps or (flow.privacy_statement().split("\n")[0],):
         output.say(screen, f"Guarantee: {line}")
+    for caveat in promise.caveats:
+        output.say(screen, f"Caveat: {caveat}")
     if rule:
         output.say(screen, f"Delta by the public rule: {rule}.")
     for line in (*told.lines, f"Model: {model}", f"Next: {command}"):

@@ -19,6 +19,7 @@ def plan(
     rows: Annotated[int, typer.Option(help="Rows that the table will have.")],
     epsilon: settings.Epsilon,
     delta: settings.Delta = None,
+    allow_large_delta: settings.AllowLargeDelta = False,
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
     sampling: settings.Sampling = None,
@@ -50,6 +51,7 @@ def plan(
         batch_size=batch_size,
         learning_rate=learning_rate,
         noise_multiplier=noise_multiplier,
+        allow_large_delta=allow_large_delta,
     )
     made = flow.plan(rows)
     promise = settings.promised(flow, made, declared)
@@ -81,6 +83,8 @@ def _tell(made: "Plan", promise: "Guarantee", *, by_rule: bool) -> None:
         screen.print(_purposes(made, promise))
         output.say(screen, _delta_line(promise, by_rule))
         output.say(screen, _replace_one_line(promise))
+    for caveat in promise.caveats:
+        output.say(screen, f"Caveat: {caveat}")
     for line in _run_lines(made):
         output.say(screen, line)
 

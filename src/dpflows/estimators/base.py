@@ -22,10 +22,17 @@ from dpflows.estimators.intake import (
     rows_to_score,
     stamps_of,
 )
+from dpflows.estimators.pipelines import warn_of_transformers
+from dpflows.estimators.repeats import note_fit
 from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Normaliser
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
-from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.guarantee import (
+    Budget,
+    Guarantee,
+    large_delta_caveats,
+    require_small_delta,
+)
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
 from dpflows.privacy.spending import Spending
@@ -60,6 +67,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     discover: float | None
     neighbours: str
     accountant: str
+    allow_large_delta: bool
     insecure_test_seed: int | None
 
     #: A ``Density`` with its ``Encoding``, or a ``MixedDensity`` with its ``MixedEncoding``.
@@ -95,12 +103,22 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         callbacks: Callbacks | None = None,
     ) -> Self:
         """Read, plan, pay, learn; ``beside`` is paid for as well, and released by the caller."""
+        warn_of_transformers()
         entropy = self._entropy()
         table = self._declarations().read(X)
         plan = self.plan(table.rows, len(table.schema.columns))
         stamps = (*stamps_of(table.schema), *self.stamps())
         journal = _journal(checkpoint, plan, ledger)
-        payment = charge(ledger, (*plan.events, *beside), stamps=stamps, journal=journal)
+        events = (*plan.events, *beside)
+        payment = charge(ledger, events, stamps=stamps, journal=journal)
+        note_fit(
+            table,
+            events,
+            self._budget(),
+            stamps=stamps,
+            is_charged=ledger is not None,
+            run=None if journal is None else journal.known_run(),
+        )
         self._learn(Job(table, plan, entropy, journal, callbacks))
         self._payment, self.receipt_ = payment, payment.receipt
         return self
@@ -197,8 +215,11 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         density = Density(normaliser, model, encoding.low, encoding.high)
         self.density_ = density.with_inside_mass(key_of(entropy, "sampling", step=1))
         self.plan_ = plan
-        stamps = (*intake.stamps, *self.stamps())
-        self._adopt(plan.guarantee(stamps=stamps), encoding, intake.form)
+        self._adopt(self._promised(plan, intake.stamps), encoding, intake.form)
+
+    def _promised(self, plan: Any, stamps: Sequence[str]) -> Guarantee:
+        """What carrying out the plan promises, with what the settings and ``stamps`` say."""
+        return plan.guarantee(stamps=(*stamps, *self.stamps()), caveats=self.caveats(plan.rows))
 
     def _adopt(self, guarantee: Guarantee, encoding: Any, form: Form) -> None:
         self.guarantee_, self.encoding_, self.form_ = guarantee, encoding, form
@@ -223,8 +244,18 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
             )
         return Budget(self.epsilon, self.delta, cast(Neighbours, self.neighbours))
 
+    def _budget_for(self, rows: int) -> Budget:
+        """The budget, if its delta is fit for a table of so many rows."""
+        budget = self._budget()
+        require_small_delta(budget, rows, allowed=self.allow_large_delta)
+        return budget
+
     def _entropy(self) -> Entropy:
         return entropy_for(self.insecure_test_seed)
+
+    def caveats(self, rows: int) -> tuple[str, ...]:
+        """What the certificate of a fit to so many rows must say besides its figures."""
+        return large_delta_caveats(self._budget(), rows)
 
     def stamps(self) -> tuple[str, ...]:
         """What the settings alone will mark a fit with; empty if nothing voids its promise."""

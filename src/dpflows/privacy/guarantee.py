@@ -64,6 +64,52 @@ class Budget:
         return math.isfinite(self.epsilon)
 
 
+def require_small_delta(budget: Budget, rows: int, *, allowed: bool = False) -> None:
+    """Refuse a delta at which publishing a few whole rows would count as private.
+
+    Args:
+        budget: What may be spent; an unlimited one promises nothing and is not checked.
+        rows: Public number of rows.
+        allowed: Whether the curator accepts it; ``large_delta_caveats`` then says so.
+
+    Guarantee:
+        Unless it is allowed, delta is below one over the number of rows. A mechanism that
+        publishes one row, drawn at random, needs no more than that and protects nobody in it.
+
+    Example:
+        >>> require_small_delta(Budget(1.0, 0.2), 50)
+        Traceback (most recent call last):
+        dpflows.errors.InputError: delta must be below 1 / rows = 0.02, got 0.2; give a smaller ...
+    """
+    if allowed or not _is_large(budget, rows):
+        return
+    raise InputError(
+        f"delta must be below 1 / rows = {1 / rows:.4g}, got {budget.delta:g}; give a smaller "
+        f"delta, for example {1 / (10 * rows):.2g}, or accept it with allow_large_delta=True "
+        "(--allow-large-delta), which the certificate states"
+    )
+
+
+def large_delta_caveats(budget: Budget, rows: int) -> tuple[str, ...]:
+    """What a certificate must say about a delta that was allowed to be large.
+
+    Example:
+        >>> large_delta_caveats(Budget(1.0, 1e-6), 50)
+        ()
+    """
+    if not _is_large(budget, rows):
+        return ()
+    return (
+        f"delta {budget.delta:.3g} is not below one over the number of rows ({rows:,}), and the "
+        "curator accepted it. Publishing the whole row of a randomly drawn person would satisfy "
+        "such a delta: the guarantee does not exclude it.",
+    )
+
+
+def _is_large(budget: Budget, rows: int) -> bool:
+    return budget.is_private and rows > 0 and budget.delta >= 1 / rows
+
+
 @dataclasses.dataclass(frozen=True)
 class Guarantee:
     """What a release costs the people in the table.
