@@ -1,7 +1,6 @@
 """Settings of the whole suite."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -16,8 +15,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(autouse=True)
-def _fits_of_other_tests_are_forgotten() -> Iterator[None]:
+def _fits_of_other_tests_are_forgotten() -> None:
     """Tests share rows; each is a process of its own to the watch over repeated fits."""
     if (repeats := sys.modules.get("dpflows.estimators.repeats")) is not None:
         repeats.forget_fits()
-    yield

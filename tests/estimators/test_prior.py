@@ -5,7 +5,7 @@ import pytest
 
 from dpflows import DPFlow, DPGaussianMixture, InputError, load
 from dpflows.estimators.parameters import parameter_arrays
-from dpflows.estimators.preparing import Prepared, seen_through
+from dpflows.estimators.preparing import PUBLIC_PRIOR, Prepared, seen_through
 from dpflows.flows.architectures import Architecture
 from dpflows.mixtures.mixture import Mixture
 from dpflows.privacy.accounting import epsilon_of

@@ -19,7 +19,9 @@ def plan(
     rows: Annotated[int, typer.Option(help="Rows that the table will have.")],
     epsilon: settings.Epsilon,
     delta: settings.Delta = None,
-    allow_large_delta: settings.AllowLargeDelta = False,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1 / rows or more.")
+    ] = False,
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
     sampling: settings.Sampling = None,

@@ -44,9 +44,8 @@ SchemaFile = Annotated[
 ]
 Epsilon = Annotated[float, typer.Option(help="Total budget; inf for no privacy.")]
 Delta = Annotated[float | None, typer.Option(help="Else the smaller of 1e-6 and 1 / (10 rows).")]
-AllowLargeDelta = Annotated[
-    bool, typer.Option("--allow-large-delta", help="Accept a delta of 1 / rows or more.")
-]
+#: Hidden where the help is long enough; the refusal names it.
+AllowLargeDelta = Annotated[bool, typer.Option("--allow-large-delta", hidden=True)]
 Neighbours = Annotated[str, typer.Option(show_default=False, help="zero-out, or replace-one.")]
 Accountant = Annotated[str | None, typer.Option(help="Who prices the run; else pld.")]
 Sampling = Annotated[str | None, typer.Option(help="poisson or uniform batches.")]

@@ -41,7 +41,9 @@ def tune(
     ],
     model: Annotated[Path, typer.Option("--output", metavar="FILE", help="The model, .dpflow.")],
     delta: settings.Delta = None,
-    allow_large_delta: settings.AllowLargeDelta = False,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1 / rows or more.")
+    ] = False,
     neighbours: settings.Neighbours = "zero-out",
     estimator: Annotated[
         str, typer.Option(help="flow, mixture, gaussian, histogram or kernel.")

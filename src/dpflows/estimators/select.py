@@ -179,7 +179,8 @@ class DPSelect(DensityMixin, BaseEstimator):
         score_range: The ``(low, high)`` log-densities that count, in nats above an even
             distribution over all that is declared; ``None`` is ``(-c - 3, 3 c + 3)`` with
             ``c`` columns. Values beyond are clipped.
-        accountant: Who prices the selection.
+        accountant: Who prices the selection: ``rdp``, or ``pld``, which finds no less and takes
+            longer.
         allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
             caveat of the guarantee.
         insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
@@ -224,7 +225,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         law: str = "geometric",
         score_share: float = 0.1,
         score_range: tuple[float, float] | None = None,
-        accountant: str = "pld",
+        accountant: str = "rdp",
         allow_large_delta: bool = False,
         insecure_test_seed: int | None = None,
     ) -> None:

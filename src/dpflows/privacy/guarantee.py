@@ -107,7 +107,7 @@ def large_delta_caveats(budget: Budget, rows: int) -> tuple[str, ...]:
 
 
 def _is_large(budget: Budget, rows: int) -> bool:
-    return budget.is_private and rows > 0 and budget.delta >= 1 / rows
+    return bool(budget.is_private and rows > 0 and budget.delta >= 1 / rows)
 
 
 @dataclasses.dataclass(frozen=True)
