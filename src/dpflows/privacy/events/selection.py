@@ -31,6 +31,11 @@ class SelectionEvent(Event):
         if self.shape is not None and not (math.isfinite(self.shape) and self.shape >= 0):
             raise InputError(f"shape must be None or not negative, got {self.shape}")
 
+    @property
+    def distance(self) -> float:
+        """At most that of all runs that are made, on average over their number."""
+        return self.count * self.mean * sum(event.distance for event in self.run)
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description with the events of one run inside."""
         described = {**super().to_dict(), "run": [event.to_dict() for event in self.run]}
