@@ -101,6 +101,7 @@ class NamedLock:
 
     def __init__(self, path: Path) -> None:
         self._descriptor: int | None = None
+        self._process = os.getpid()
         self._path = path.with_name(f".{path.name}.lock")
 
     @property
@@ -115,7 +116,7 @@ class NamedLock:
             with _closed_on_failure(descriptor):
                 is_taken = lock(descriptor, self._path, wait=False)
             if is_taken and is_current(self._path, descriptor):
-                self._descriptor = descriptor
+                self._descriptor, self._process = descriptor, os.getpid()
                 self._sign(descriptor)
                 return True
             os.close(descriptor)
@@ -128,8 +129,10 @@ class NamedLock:
         """Let others in; does nothing if the lock is not held."""
         if self._descriptor is None:
             return
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
+        # A forked process has a copy of the descriptor, and no right to the name.
+        if os.getpid() == self._process:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
         os.close(self._descriptor)
         self._descriptor = None
 

@@ -164,6 +164,15 @@ def test_a_run_is_locked_while_it_lives_and_free_afterwards(checkpoints):
     assert os.listdir(checkpoints.path.parent) == [checkpoints.path.name]
 
 
+def test_a_forked_process_that_ends_leaves_the_lock_alone(checkpoints):
+    with checkpoints.alive():
+        if (child := os.fork()) == 0:
+            checkpoints._lock.let_go()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert "another process" in refusal(Checkpoints(checkpoints.path, plan()))
+
+
 def refusal(checkpoints):
     try:
         begun(checkpoints)

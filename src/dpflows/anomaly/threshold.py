@@ -148,7 +148,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         payment, density._payment = density._payment, Payment()
         with withdrawn_on_failure(self):
             self._adopt(density, found, _total(density, events, budget))
-            self._payment = payment.hand_out(self._file_content())
+            self._payment = payment.hand_out(self._file_content)
         return self
 
     @property

@@ -122,7 +122,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
                     self._learn(Job(table, plan, entropy, journal, callbacks))
                 self._payment, self.receipt_ = payment, payment.receipt
                 if not is_part:
-                    self._payment = payment.hand_out(self._file_content())
+                    self._payment = payment.hand_out(self._file_content)
         return self
 
     def _took_over(self, journal: Checkpoints | None, declared: Schema) -> bool:
@@ -134,7 +134,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
             return False
         require_same(journal.before(), declared)
         found = vars(rebuilt(*kept))
-        vars(self).update({name: value for name, value in found.items() if name.endswith("_")})
+        self.__dict__.update({name: value for name, value in found.items() if name.endswith("_")})
         return True
 
     def _file_content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -194,13 +194,13 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     def __copy__(self: Self) -> Self:
         twin = type(self).__new__(type(self))
-        vars(twin).update(vars(self))
+        twin.__dict__.update(vars(self))
         return twin
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         # A copy in memory is the same model, and needs no pickle.
         twin = memo[id(self)] = type(self).__new__(type(self))
-        vars(twin).update(copy.deepcopy(vars(self), memo))
+        twin.__dict__.update(copy.deepcopy(vars(self), memo))
         return twin
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 from dpflows.errors import BudgetError, InputError
@@ -52,11 +52,11 @@ class Payment:
     journal: Checkpoints | None = None
     artefact: str = ""
 
-    def hand_out(self, model: Before) -> "Payment":
+    def hand_out(self, describe: Callable[[], Before]) -> "Payment":
         """Bind the charge to one model, before anybody can use it.
 
         Args:
-            model: Header and arrays, as ``save`` will write them.
+            describe: Gives header and arrays as ``save`` will write them.
 
         Raises:
             InputError: The run was released with another model, by a copy of what is kept.
@@ -67,6 +67,7 @@ class Payment:
         """
         if self.ledger is None or self.receipt is None:
             return self
+        model = describe()
         artefact = _digest(model_bytes(header=model[0], arrays=model[1]))
         if self.journal is not None and self.journal.result() is None:
             self.journal.finish(*model)
