@@ -1,10 +1,15 @@
 """Settings of the whole suite."""
 
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import jax
 import pytest
+
+# Keys of kept runs belong into the state folder of whoever runs them, not of a test.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpflows-state-")
 
 # Most of the suite's time is compilation of programs that run for milliseconds, and many
 # tests compile the same ones.

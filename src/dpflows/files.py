@@ -88,6 +88,19 @@ def write_model(
         >>> read_model(path)[0]
         {'kind': 'flow'}
     """
+    content = model_bytes(header=header, arrays=arrays)
+    with write_atomically(path) as file:
+        file.write(content)
+
+
+def model_bytes(*, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """What ``write_model`` writes.
+
+    Example:
+        >>> first, second = (model_bytes(header={}, arrays={"x": np.ones(2)}) for _ in "ab")
+        >>> first == second
+        True
+    """
     plain = {name: _storable(name, array) for name, array in arrays.items()}
     # once through JSON, so that the digest is taken of what will be read
     read_back = json.loads(_to_json(dict(header)))
@@ -96,9 +109,7 @@ def write_model(
         "digest": _digest(_to_json(read_back), plain),
         "header": read_back,
     }
-    content = safetensors.numpy.save(plain, metadata={_DOCUMENT: _to_json(document)})
-    with write_atomically(path) as file:
-        file.write(content)
+    return safetensors.numpy.save(plain, metadata={_DOCUMENT: _to_json(document)})
 
 
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -8,6 +8,8 @@ import importlib
 import os
 from typing import Any
 
+import numpy as np
+
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.persistence import VERSION, explained, rebuilt
@@ -21,9 +23,15 @@ DETECTORS: dict[str, str] = {
 
 def save(detector: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted detector, its guarantee included."""
+    header, arrays = file_content(detector)
+    write_model(path, header=header, arrays=arrays)
+
+
+def file_content(detector: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays of a detector's file."""
     header, arrays = detector.to_file()
     named = {"detector": type(detector).__name__, "dpflows": VERSION}
-    write_model(path, header={**header, **named}, arrays=arrays)
+    return {**header, **named}, arrays
 
 
 def load(path: str | os.PathLike[str]) -> Any:

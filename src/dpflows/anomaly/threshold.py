@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpflows.anomaly.rules import Task, Threshold, Wish
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.charging import Payment
+from dpflows.estimators.charging import Payment, withdrawn_on_failure
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.persistence import described, rebuilt
 from dpflows.privacy.accounting import guarantee_for
@@ -142,11 +142,13 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         rule.check(wish, wanted)
         part = 1 - wish.share if rule.is_paid else 1.0
         density = _fresh(wanted, epsilon=part * wanted.epsilon)
-        density._fit(X, ledger, beside=rule.events(wish, budget))
+        density._fit(X, ledger, beside=rule.events(wish, budget), is_part=True)
         found, events = rule.find(Task(wish, density, budget, X if rule.is_paid else None))
-        self._adopt(density, found, _total(density, events, budget))
-        # The run is over when the detector is saved, not when its density is.
-        self._payment, density._payment = density._payment, Payment()
+        # What the charge pays for is the detector, not its density alone.
+        payment, density._payment = density._payment, Payment()
+        with withdrawn_on_failure(self):
+            self._adopt(density, found, _total(density, events, budget))
+            self._payment = payment.hand_out(self._file_content)
         return self
 
     @property
@@ -181,13 +183,15 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one ``.dpflow`` file that carries density, threshold and guarantee.
 
-        Where the fit was charged, the ledger marks the run as released before the file gets
-        its name.
+        Where the fit was charged, the ledger has marked the digest of this very file as the
+        run's release.
         """
-        from dpflows.anomaly.persistence import save
+        self._payment.deliver(path, self._file_content())
 
-        self._payment.deliver(path, lambda place: save(self, place))
-        self._payment = Payment()
+    def _file_content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        from dpflows.anomaly.persistence import file_content
+
+        return file_content(self)
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """A JSON-ready header and the arrays that together are the detector."""

@@ -48,6 +48,18 @@ def say(screen: Console, text: str) -> None:
     screen.print(_one_line(text, keep_blanks=True), markup=False)
 
 
+def permissions(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """A line about a file meant to be shared that only its owner may read; else nothing.
+
+    Example:
+        >>> import tempfile
+        >>> permissions(tempfile.mkstemp()[1])
+        ('Readable by you only; chmod to share it.',)
+    """
+    is_private = os.name == "posix" and not os.stat(path).st_mode & 0o077
+    return ("Readable by you only; chmod to share it.",) if is_private else ()
+
+
 def print_json(result: Any) -> None:
     """Print one JSON document, and nothing that JSON does not know.
 

@@ -165,8 +165,10 @@ class DPFlow(DensityEstimator):
             ledger: Where the plan is charged before the rows are used.
             callbacks: Progress and stop hooks.
             checkpoint: A file that keeps the run until ``save`` has written its model; one
-                file per run. A fit with the same settings goes on from it, at no further
-                cost, also after the last step.
+                file per run. A fit with the same settings and the same table goes on from
+                it, at no further cost, also after the last step. With a ledger the run is
+                over when ``fit`` returns: another start gives the same model again. While a
+                fit lives, another start of its run is refused at once.
         """
         return self._fit(X, ledger, checkpoint=checkpoint, callbacks=callbacks)
 

@@ -43,8 +43,16 @@ _CAUSED = (
 
 def save(estimator: DensityEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator, its guarantee included."""
+    header, arrays = file_content(estimator)
+    write_model(path, header=header, arrays=arrays)
+
+
+def file_content(
+    estimator: DensityEstimator,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays of an estimator's file."""
     header, arrays = described(estimator)
-    write_model(path, header={**header, "dpflows": VERSION}, arrays=arrays)
+    return {**header, "dpflows": VERSION}, arrays
 
 
 def load(path: str | os.PathLike[str]) -> Any:

@@ -14,6 +14,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.utils import get_tags
 
 from dpflows.errors import UnpaidTransformerWarning
+from dpflows.estimators.repeats import outside
 
 #: What a step knows of a table's shape, which is public.
 _SHAPE = frozenset({"n_features_in_", "feature_names_in_", "n_output_features_", "n_features_out_"})
@@ -30,8 +31,9 @@ def warn_of_transformers() -> None:
     for pipeline in _pipelines(sys._getframe(1)):
         for name, step in pipeline.steps[:-1]:
             if learned(step):
-                # up to the caller of an estimator's fit
-                warnings.warn(_message(name, step), UnpaidTransformerWarning, stacklevel=4)
+                warnings.warn(
+                    _message(name, step), UnpaidTransformerWarning, stacklevel=outside() - 1
+                )
 
 
 def learned(step: Any) -> bool:

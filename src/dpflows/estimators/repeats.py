@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -159,10 +160,22 @@ def note_fit(
         return
     earlier = [other for other in known if other.sketch.overlaps(fit.sketch)]
     if earlier and not is_charged:
-        # up to the caller of an estimator's fit
-        warnings.warn(_message([*earlier, fit]), RepeatedFitWarning, stacklevel=4)
+        warnings.warn(_message([*earlier, fit]), RepeatedFitWarning, stacklevel=outside() - 1)
     with _lock:
         _fits.append(fit)
+
+
+def outside() -> int:
+    """How many calls up the first one is that is not of this library.
+
+    Example:
+        >>> outside() >= 1
+        True
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dpflows."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def forget_fits() -> None:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import BudgetError, InputError, TrainingError
 from dpflows.estimators.base import DensityEstimator, entropy_for
-from dpflows.estimators.charging import Job, charge
+from dpflows.estimators.charging import Job, charge, withdrawn_on_failure
 from dpflows.estimators.intake import stamps_of
 from dpflows.estimators.pipelines import warn_of_transformers
 from dpflows.estimators.plans import FAINT
@@ -299,10 +299,12 @@ class DPSelect(DensityMixin, BaseEstimator):
         note_fit(table, plan.events, plan.budget, stamps=stamps, is_charged=ledger is not None)
         if on_plan is not None:
             on_plan(plan)
-        chosen = self._select(table, plan, entropy)
         promise = plan.guarantee(stamps=stamps, caveats=self.caveats(table.rows))
-        self._adopt(chosen, plan, promise)
-        self.best_estimator_._payment, self.best_estimator_.receipt_ = payment, payment.receipt
+        with withdrawn_on_failure(self):
+            self._adopt(self._select(table, plan, entropy), plan, promise)
+            winner = self.best_estimator_
+            winner.receipt_ = payment.receipt
+            winner._payment = payment.hand_out(winner._file_content)
         return self
 
     def sample(self, n_samples: int = 1, **settings: Any) -> Any:

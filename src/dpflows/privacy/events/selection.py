@@ -34,7 +34,9 @@ class SelectionEvent(Event):
     @property
     def distance(self) -> float:
         """At most that of all runs that are made, on average over their number."""
-        return self.count * self.mean * sum(event.distance for event in self.run)
+        fits = [sum(event.distance for event in events) for events in self.candidates or ((),)]
+        run = sum(event.distance for event in self.run) + max(fits)
+        return self.count * self.mean * run
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description with the events of one run inside."""
