@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dpflows.anomaly.ensemble import DPEnsembleDetector
-    from dpflows.anomaly.persistence import load
+    from dpflows.anomaly.persistence import load, sign, verify
     from dpflows.anomaly.threshold import DPAnomalyDetector
     from dpflows.errors import BudgetError, InputError
     from dpflows.estimators.flow import DPFlow
@@ -38,6 +38,8 @@ _HOMES = {
     "Ledger": "dpflows.privacy.ledger",
     "Schema": "dpflows.table.schema",
     "load": "dpflows.anomaly.persistence",
+    "sign": "dpflows.anomaly.persistence",
+    "verify": "dpflows.anomaly.persistence",
 }
 
 __all__ = [
@@ -56,6 +58,8 @@ __all__ = [
     "Schema",
     "__version__",
     "load",
+    "sign",
+    "verify",
 ]
 
 
