@@ -46,6 +46,7 @@ DTYPES: dict[str, str] = {
 _METADATA = "__metadata__"
 _DOCUMENT = "dpflow"
 _SIGNATURE = "signature"
+_PARTS = {"format_version", "digest", "header", _SIGNATURE}
 _LENGTH_BYTES = 8
 _ALIGNMENT = 8
 
@@ -294,7 +295,11 @@ def _entries(content: bytes) -> dict[str, Any]:
 
 def _document(content: bytes) -> dict[str, Any]:
     metadata = _expect(_entries(content).get(_METADATA), dict)
-    return _from_json(_expect(metadata.get(_DOCUMENT), str))
+    document = _from_json(_expect(metadata.get(_DOCUMENT), str))
+    # or one changed letter would turn a signature into a part that nobody looks at
+    if len(metadata) > 1 or not document.keys() <= _PARTS:
+        raise _Rejected("its header has a part that models do not have")
+    return document
 
 
 def _checked_signature(content: bytes, document: dict[str, Any]) -> Signature | None:
@@ -318,7 +323,7 @@ def _without_signature(content: bytes) -> bytes:
     return _with_document(content, document)
 
 
-def _with_signature(content: bytes, signature: dict[str, str]) -> bytes:
+def _with_signature(content: bytes, signature: dict[str, Any]) -> bytes:
     return _with_document(content, _document(content) | {_SIGNATURE: signature})
 
 
