@@ -189,14 +189,9 @@ def read_private_key(
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    content = _read(Path(path))
-    if os.name == "posix" and stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
-        raise InputError(
-            f"the private key {str(path)!r} can be read by others; run chmod 600 on it, and make "
-            "a new key if somebody may have copied it"
-        )
+    secret = None if passphrase is None else _bytes_of(passphrase)
     try:
-        key = load_pem_private_key(content, None if passphrase is None else _bytes_of(passphrase))
+        key = load_pem_private_key(_read(Path(path)), secret)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError(
             f"{str(path)!r} must be a private key in PEM form, with its passphrase if it has one; "
@@ -204,6 +199,7 @@ def read_private_key(
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise _wrong_kind(path)
+    _require_own(Path(path))
     return key
 
 
@@ -249,6 +245,14 @@ def _bytes_of(passphrase: str) -> bytes:
     if not passphrase:
         raise InputError("passphrase must not be empty; leave it out for a key without one")
     return passphrase.encode("utf-8")
+
+
+def _require_own(path: Path) -> None:
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise InputError(
+            f"the private key {str(path)!r} can be read by others; run chmod 600 on it, and make "
+            "a new key if somebody may have copied it"
+        )
 
 
 def _read(path: Path) -> bytes:
