@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dpflows.anomaly.ensemble import DPEnsembleDetector
-    from dpflows.anomaly.persistence import load
+    from dpflows.anomaly.persistence import load, sign, verify
     from dpflows.anomaly.threshold import DPAnomalyDetector
     from dpflows.errors import BudgetError, InputError, PrivacyWarning
     from dpflows.estimators.flow import DPFlow
@@ -41,6 +41,8 @@ _HOMES = {
     "PrivacyWarning": "dpflows.errors",
     "Schema": "dpflows.table.schema",
     "load": "dpflows.anomaly.persistence",
+    "sign": "dpflows.anomaly.persistence",
+    "verify": "dpflows.anomaly.persistence",
 }
 
 __all__ = [
@@ -61,6 +63,8 @@ __all__ = [
     "Schema",
     "__version__",
     "load",
+    "sign",
+    "verify",
 ]
 
 

@@ -29,6 +29,7 @@ from dpflows.estimators.charging import require_price
 from dpflows.estimators.intake import Declarations, feature_names, rows_to_score, stamps_of
 from dpflows.estimators.pipelines import warn_of_transformers
 from dpflows.estimators.repeats import note_fit
+from dpflows.privacy.accounting.certifying import check_plan, read_guarantee
 from dpflows.privacy.guarantee import (
     Budget,
     Guarantee,
@@ -280,7 +281,8 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
             contamination=float(header["contamination"]),
             threshold=header["threshold"],
         )
-        promise, form = Guarantee.from_dict(header["guarantee"]), Form.from_dict(header["form"])
+        promise, form = read_guarantee(header["guarantee"]), Form.from_dict(header["form"])
+        check_plan(promise, jury.offer)
         return ensemble._adopt(jury, promise, Encoding(schema), form)
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -1,5 +1,6 @@
 """A private density and a threshold: rows that it hardly expects are anomalies."""
 
+import math
 import os
 from typing import Any, final
 
@@ -8,14 +9,15 @@ from jaxtyping import Bool, Float, Int64
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpflows.anomaly.rules import Task, Threshold, Wish
+from dpflows.anomaly.rules import RULES, Task, Threshold, Wish
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.charging import Payment, withdrawn_on_failure
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.persistence import described, rebuilt
 from dpflows.privacy.accounting import guarantee_for
-from dpflows.privacy.events import Event
+from dpflows.privacy.accounting.certifying import TOLERANCE, Misstated, read_guarantee
+from dpflows.privacy.events import BoundedRangeEvent, Event
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.table.encoding import Encoding
@@ -219,7 +221,9 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         detector = cls(density, threshold=found.value if found.rule == "given" else found.rule)
         if found.contamination is not None:
             detector.contamination = found.contamination
-        return detector._adopt(density, found, Guarantee.from_dict(header["guarantee"]))
+        promise = read_guarantee(header["guarantee"])
+        _check_total(promise, density.guarantee_, found)
+        return detector._adopt(density, found, promise)
 
     def _is_normal(self, X: Any) -> Bool[np.ndarray, " n"]:
         # a log-density that is no number is no sign of being normal
@@ -253,6 +257,17 @@ def _fresh(estimator: DensityEstimator, *, epsilon: float) -> DensityEstimator:
     """An unfitted one with the same settings; a fitted prior among them stays fitted."""
     settings = estimator.get_params(deep=False)
     return type(estimator)(**(settings | {"epsilon": epsilon}))
+
+
+def _check_total(promise: Guarantee, density: Guarantee, found: Threshold) -> None:
+    """Refuse a file whose total is not that of its density and its threshold."""
+    if promise == density and not (RULES[found.rule].is_paid and math.isfinite(density.epsilon)):
+        return
+    kept, bought = promise.events[: len(density.events)], promise.events[len(density.events) :]
+    if kept != density.events or len(bought) != 1 or not isinstance(bought[0], BoundedRangeEvent):
+        raise Misstated("the releases in the file are not those of its density and threshold")
+    if not found.epsilon >= bought[0].epsilon.under(promise.neighbours) * (1 - TOLERANCE):
+        raise Misstated("the file claims less for its threshold than its release costs")
 
 
 def _total(density: DensityEstimator, events: tuple[Event, ...], budget: Budget) -> Guarantee:

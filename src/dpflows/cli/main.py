@@ -63,6 +63,8 @@ VERBS: dict[str, Verb] = {
     "audit": Verb("dpflows.cli.audit", "audit", "--way gradients --epsilon 1"),
     "budget": Verb("dpflows.cli.budget", "budget", "show clinic.ledger"),
     "certificate": Verb("dpflows.cli.certificate", "certificate", "model.dpflow"),
+    "sign": Verb("dpflows.cli.sign", "sign", "model.dpflow --key curator.pem"),
+    "verify": Verb("dpflows.cli.verify", "verify", "model.dpflow --key curator.pub.pem"),
     "account": Verb(
         "dpflows.cli.account",
         "account",

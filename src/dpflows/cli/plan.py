@@ -8,6 +8,7 @@ from rich.table import Table
 
 from dpflows.cli import output, settings
 from dpflows.cli.settings import AsJson
+from dpflows.display import displayable
 
 if TYPE_CHECKING:
     from dpflows.privacy.guarantee import Guarantee
@@ -97,7 +98,7 @@ def _purposes(made: "Plan", promise: "Guarantee") -> Table:
     table.columns[1].footer = f"{promise.epsilon:.4g}"
     table.columns[1].justify = "right"
     for purpose, cost in made.shares().items():
-        table.add_row(purpose, f"{cost:.4g}")
+        table.add_row(displayable(purpose), f"{cost:.4g}")
     return table
 
 

@@ -34,6 +34,7 @@ from dpflows.estimators.pipelines import warn_of_transformers
 from dpflows.estimators.repeats import note_fit
 from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Normaliser
+from dpflows.privacy.accounting.certifying import check_plan, read_guarantee
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import (
     Budget,
@@ -242,8 +243,9 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     @classmethod
     def from_file(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DensityEstimator":
         """Read back what ``to_file`` gave; the content may be hostile."""
-        guarantee = Guarantee.from_dict(header["guarantee"])
+        guarantee = read_guarantee(header["guarantee"])
         estimator = cls._rebuild(header, arrays, guarantee, Schema.from_dict(header["schema"]))
+        check_plan(guarantee, estimator.plan_)
         estimator._adopt(guarantee, estimator.encoding_, Form.from_dict(header["form"]))
         estimator.receipt_ = read_receipt(header)
         return estimator

@@ -16,6 +16,7 @@ import numpy as np
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.files import read_model, write_model
+from dpflows.privacy.accounting.certifying import Misstated
 
 VERSION = metadata.version("dpflows")
 
@@ -85,6 +86,9 @@ def explained() -> Iterator[None]:
     try:
         with np.errstate(all="ignore"):
             yield
+    except Misstated as refusal:
+        # Its words are ours, and the reader must know that it is no damage.
+        raise InputError(str(refusal)) from None
     except _CAUSED:
         # An InputError too: what it quotes was not said by the caller but by the file.
         raise InputError(

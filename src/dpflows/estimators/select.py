@@ -20,6 +20,7 @@ from dpflows.estimators.pipelines import warn_of_transformers
 from dpflows.estimators.plans import FAINT
 from dpflows.estimators.repeats import note_fit
 from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.accounting.certifying import MOST_SELECTED, Misstated, check_sizes
 from dpflows.privacy.events import Event, GaussianEvent, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, require_small_delta
 from dpflows.privacy.ledger import Ledger, Receipt
@@ -271,7 +272,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         level = calibrate_noise(
             budget, lambda level: planned(1 / level).events, accountant=self.accountant
         )
-        return planned(1 / level)
+        return _listable(planned(1 / level))
 
     def fit(
         self,
@@ -538,6 +539,18 @@ def _scored(model: DensityEstimator, table: Table, scoring: Scoring, entropy: En
         entropy=entropy,
         purpose=_SCORE,
     ).value
+
+
+def _listable(plan: SelectionPlan) -> SelectionPlan:
+    """The plan, if a file may list what its candidates release."""
+    try:
+        check_sizes(plan.events)
+    except Misstated:
+        raise InputError(
+            f"candidates must not train in more than {MOST_SELECTED - 1} different ways (steps, "
+            "batch sizes, noise): the price of more could not be checked in reasonable time"
+        ) from None
+    return plan
 
 
 def _nothing(plan: SelectionPlan) -> Exception:

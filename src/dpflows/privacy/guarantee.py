@@ -176,7 +176,14 @@ class Guarantee:
         """Read back what ``to_dict`` wrote; anything else is refused."""
         try:
             return cls._read(dict(description))
-        except (TypeError, KeyError, AttributeError, ValueError) as problem:
+        except (
+            TypeError,
+            KeyError,
+            AttributeError,
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ) as problem:
             reason = " ".join(str(problem).split())
             raise InputError(f"guarantee description cannot be read: {reason}") from problem
 
@@ -199,8 +206,8 @@ class Guarantee:
 def _read_epsilon(value: Any, missing: float | None) -> Any:
     if value is None:
         return missing
-    if not float(value) >= 0:
-        raise InputError("epsilon must not be negative")
+    if type(value) not in (int, float) or not value >= 0:
+        raise InputError("epsilon must be a number and not negative")
     return float(value)
 
 

@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
+from dpflows.display import displayable
 from dpflows.privacy.events import Neighbours
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _ARITHMETIC = "The analysis assumes exact arithmetic and sound system randomness
 def privacy_statement(guarantee: "Guarantee") -> str:
     """The guarantee in plain words; its first line is the stamp if there is one."""
     if guarantee.stamps:
-        return "\n".join(guarantee.stamps) + "\n" + _void(guarantee)
+        return "\n".join(map(displayable, guarantee.stamps)) + "\n" + _void(guarantee)
     if guarantee.kind == "none" or not math.isfinite(guarantee.epsilon):
         return "NOT PRIVATE: no noise protects the people in the table\n" + _void(guarantee)
     scope = f"{_COVERAGE} {_ARITHMETIC}"
@@ -40,7 +41,11 @@ def privacy_statement(guarantee: "Guarantee") -> str:
 
 def _headline(guarantee: "Guarantee") -> str:
     lead = f"({_rounded_up(guarantee.epsilon)}, {guarantee.delta:.3g})-differential privacy"
-    return f"{lead}, neighbours: {guarantee.neighbours}, accountant: {guarantee.accountant}."
+    return f"{lead}, neighbours: {guarantee.neighbours}, accountant: {_named(guarantee)}."
+
+
+def _named(guarantee: "Guarantee") -> str:
+    return displayable(guarantee.accountant)
 
 
 def _meaning(guarantee: "Guarantee") -> str:
@@ -72,7 +77,7 @@ def _footnotes(guarantee: "Guarantee") -> list[str]:
         notes.append("This is an ESTIMATE that may understate the cost; it is not a guarantee.")
     if guarantee.neighbours != "replace-one":
         notes.append(_replace_one(guarantee.replace_one_epsilon, guarantee.delta))
-    return notes + [f"Caveat: {caveat}" for caveat in guarantee.caveats]
+    return notes + [f"Caveat: {displayable(caveat)}" for caveat in guarantee.caveats]
 
 
 def _replace_one(epsilon: float | None, delta: float) -> str:

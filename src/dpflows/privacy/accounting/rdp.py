@@ -216,7 +216,7 @@ def _mixed(often: Curve, seldom: Curve, chance: float) -> Curve:
 
 #: Beyond this exponent an order's cost overflows a float, and is called infinite.
 _LARGEST_EXPONENT = 600.0
-_SPACING = 0.01
+_SPACING = 0.05
 
 
 @functools.lru_cache(maxsize=256)

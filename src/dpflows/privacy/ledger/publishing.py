@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dpflows.errors import InputError
-from dpflows.files import sync
+from dpflows.files import artefact_digest, sync
 from dpflows.privacy.ledger.ledger import Ledger
 from dpflows.privacy.ledger.receipts import Receipt
 
@@ -143,5 +143,5 @@ def _holds(path: Path, digest: str) -> bool:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    # signing a file later must not make another one of it
+    return artefact_digest(path)
