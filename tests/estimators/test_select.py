@@ -25,7 +25,8 @@ from dpflows.errors import TrainingError
 from dpflows.estimators import select
 from dpflows.flows.architectures import Architecture
 from dpflows.privacy.accounting import epsilon_of, guarantee_for
-from dpflows.privacy.events import SelectionEvent
+from dpflows.privacy.accounting.certifying import check_sizes
+from dpflows.privacy.events import SampledGaussianEvent, SelectionEvent
 from dpflows.privacy.mechanisms import noisy_mean_score
 from dpflows.privacy.mechanisms.tuning import draw_runs
 from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
@@ -95,6 +96,10 @@ def test_steps_and_marginals_have_a_price_in_a_run():
     grid = {"steps": [20], "prior": [None, "mixture"]}
     plan = DPSelect(flow, grid).plan(3000, 2)
     assert 0.99 < plan.guarantee().epsilon <= 1.0
+
+
+@pytest.mark.long
+def test_cells_of_mixed_tables_have_a_price_in_a_run():
     schema = Schema((Column("ill", "boolean"), Column("sex", "categorical", categories=("f", "m"))))
     mixed = DPSelect(DPFlow(1.0, 1e-5, schema=schema), {"steps": [50]})
     assert 0.99 < mixed.plan(3000).guarantee().epsilon <= 1.0
@@ -165,11 +170,22 @@ def test_a_file_with_another_fit_than_the_candidates_is_refused(tmp_path):
         load(tmp_path / "model.dpflow")
 
 
+@pytest.mark.long
 def test_too_many_ways_to_train_are_refused():
     flow = DPFlow(1.0, 1e-5, architecture=SMALL, prior=None, normalisation="bounds", **BOX)
-    flow.set_params(noise_multiplier=30.0, batch_size=20)
+    flow.set_params(steps=2)
     with pytest.raises(InputError, match="more than 23 different ways"):
-        DPSelect(flow, {"steps": list(range(1, 31))}).plan(3000, 2)
+        DPSelect(flow, {"batch_size": list(range(10, 40))}).plan(3000, 2)
+
+
+def test_the_price_of_too_many_ways_is_not_even_tried():
+    steps = [
+        SampledGaussianEvent(sampling="poisson", rows=99, batch_size=size, noise_multiplier=2.0)
+        for size in range(1, 31)
+    ]
+    check_sizes([SelectionEvent(run=(), candidates=tuple((one,) for one in steps[:20]), mean=2.0)])
+    with pytest.raises(InputError, match="more different releases"):
+        check_sizes([SelectionEvent(run=(), candidates=tuple((one,) for one in steps), mean=2.0)])
 
 
 def test_the_file_carries_the_price_of_the_selection(fitted, tmp_path):
