@@ -11,14 +11,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dpflows.anomaly.ensemble import DPEnsembleDetector
-    from dpflows.anomaly.persistence import load
+    from dpflows.anomaly.persistence import load, sign, verify
     from dpflows.anomaly.threshold import DPAnomalyDetector
-    from dpflows.errors import BudgetError, InputError
+    from dpflows.errors import BudgetError, InputError, PrivacyWarning
     from dpflows.estimators.flow import DPFlow
     from dpflows.estimators.gaussian import DPGaussian
     from dpflows.estimators.histogram import DPHistogram
     from dpflows.estimators.kernel import DPKernelDensity
     from dpflows.estimators.mixture import DPGaussianMixture
+    from dpflows.estimators.select import DPSelect
     from dpflows.privacy.guarantee import Budget, Guarantee
     from dpflows.privacy.ledger import Ledger
     from dpflows.table.schema import Schema
@@ -33,11 +34,15 @@ _HOMES = {
     "DPGaussianMixture": "dpflows.estimators.mixture",
     "DPHistogram": "dpflows.estimators.histogram",
     "DPKernelDensity": "dpflows.estimators.kernel",
+    "DPSelect": "dpflows.estimators.select",
     "Guarantee": "dpflows.privacy.guarantee",
     "InputError": "dpflows.errors",
     "Ledger": "dpflows.privacy.ledger",
+    "PrivacyWarning": "dpflows.errors",
     "Schema": "dpflows.table.schema",
     "load": "dpflows.anomaly.persistence",
+    "sign": "dpflows.anomaly.persistence",
+    "verify": "dpflows.anomaly.persistence",
 }
 
 __all__ = [
@@ -50,12 +55,16 @@ __all__ = [
     "DPGaussianMixture",
     "DPHistogram",
     "DPKernelDensity",
+    "DPSelect",
     "Guarantee",
     "InputError",
     "Ledger",
+    "PrivacyWarning",
     "Schema",
     "__version__",
     "load",
+    "sign",
+    "verify",
 ]
 
 

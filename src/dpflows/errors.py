@@ -24,6 +24,18 @@ class TrainingError(RuntimeError):
     """Training failed in a way that only settings can mend; nothing was released."""
 
 
+class PrivacyWarning(UserWarning):
+    """What was asked for is allowed, and costs people more privacy than it seems to."""
+
+
+class RepeatedFitWarning(PrivacyWarning):
+    """The same rows are fitted again without a ledger; the costs add up."""
+
+
+class UnpaidTransformerWarning(PrivacyWarning):
+    """A step before the estimator learned from the rows, and nothing paid for it."""
+
+
 def unchained(function: Callable[P, T]) -> Callable[P, T]:
     """Let errors of a function leave without those they arose from, whose words may hold cells.
 

@@ -202,5 +202,5 @@ def test_the_overview_fits_a_small_screen(capsys, monkeypatch):
     assert all(verb in shown for verb in VERBS)
     assert "Example: dpflows" in shown
     assert "..." not in shown.replace("[ARGS]...", "")
-    assert len(shown.rstrip().splitlines()) <= 28
+    assert len(shown.rstrip().splitlines()) <= 32
     assert max(map(len, shown.splitlines())) <= 80

@@ -128,8 +128,8 @@ BUGS: dict[str, Bug] = {
     ),
     "charge after release: a fit": Bug(
         "estimators/base.py",
-        f"        {CHARGE}\n        {LEARN}\n",
-        f"        {LEARN}\n        {CHARGE}\n",
+        f"            {CHARGE}\n",
+        f"            {LEARN}\n            {CHARGE}\n",
         (
             "tests/contracts/test_charging.py::"
             "test_the_charge_is_there_before_the_rows_are_used[DPGaussian]",

@@ -99,7 +99,7 @@ class Jury:
             if self._file is None:
                 save(detector, path)
                 self.charge_in(path)
-            elif os.path.abspath(path) != str(self._file):
+            elif os.path.realpath(path) != str(self._file):
                 raise InputError(
                     f"the ensemble is charged in {str(self._file)!r}; a second file would be "
                     "answered again, so move that file instead and load it"

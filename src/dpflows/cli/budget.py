@@ -1,6 +1,5 @@
 """``dpflows budget``: what was spent on a data set, and whether its ledger is whole."""
 
-import hashlib
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -113,10 +112,12 @@ def _down(epsilon: float) -> str:
 
 
 def _verify(ledger: "Ledger", model: Path | None, as_json: bool) -> None:
-    receipt = None if model is None else _receipt_of(model)
+    fitted = None if model is None else _charged_model(model)
+    receipt = None if fitted is None else fitted.receipt_
     ledger.verify(receipt)
     facts = {name: of for name, of in _facts(ledger).items() if name != "cap"} | {"whole": True}
     if model is not None and receipt is not None:
+        _require_same_releases(ledger, fitted)
         facts["model"] = {"file": str(model), **receipt.to_dict()} | _release(
             ledger, receipt, model
         )
@@ -145,27 +146,45 @@ _SAID = {
 }
 
 
-def _receipt_of(model: Path) -> "Receipt":
-    from dpflows.files import read_model
-    from dpflows.privacy.ledger import Receipt
+def _charged_model(model: Path) -> Any:
+    """The model, whose claim is what its releases cost, if it has a receipt."""
+    from dpflows.anomaly.persistence import load
 
-    description = read_model(model)[0].get("receipt")
-    if description is None:
+    fitted = load(model)
+    if getattr(fitted, "receipt_", None) is None:
         raise InputError(
             f"{str(model)!r} has no receipt: it was fitted without a ledger, so no charge covers "
             "it; fit it again with --ledger"
         )
-    return Receipt.from_dict(description)
+    return fitted
+
+
+def _require_same_releases(ledger: "Ledger", model: Any) -> None:
+    """Refuse a model that lists other releases than the ledger charged for its run."""
+    from dpflows.privacy.accounting.base import tally
+
+    run = model.receipt_.run
+    charged = [
+        event
+        for entry in ledger.history()
+        if entry.state == "RESERVED" and entry.run == run
+        for event in entry.events
+    ]
+    if tally(charged) != tally(model.guarantee_.events):
+        raise InputError(
+            f"the model lists other releases than the ledger charged for run {run!r}; do not "
+            "trust its certificate, get the released file again"
+        )
 
 
 def _release(ledger: "Ledger", receipt: "Receipt", model: Path) -> dict[str, bool]:
     """Whether the ledger knows this very file; an error if it knows another one."""
+    from dpflows.files import artefact_digest
+
     state = ledger.state_of(receipt.run)
     if state is None or not state.artefact:
         return {"released": False}
-    with model.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != state.artefact:
+    if artefact_digest(model) != state.artefact:
         raise InputError(
             f"{str(model)!r} carries the receipt of run {receipt.run!r}, but the ledger marked "
             "another file as that run's release; get the released file again"

@@ -28,6 +28,7 @@ def ensemble(
     epsilon_per_query: Annotated[float, typer.Option(help="Price of one answer, or stream.")],
     target: Annotated[Path, typer.Option("--output", metavar="FILE", help="INTERNAL, .dpflow.")],
     delta: settings.Delta = None,
+    allow_large_delta: settings.AllowLargeDelta = False,
     neighbours: Annotated[
         str, typer.Option(show_default=False, help="zero-out, replace-one or add-remove.")
     ] = "zero-out",
@@ -67,6 +68,7 @@ def ensemble(
         alarms=alarms,
         contamination=contamination,
         n_jobs=jobs,
+        allow_large_delta=allow_large_delta,
     )
     # A budget that buys nothing is refused before the rows are read.
     detector.plan()
@@ -140,6 +142,7 @@ def _tell(
     lines = [
         INTERNAL_STAMP,
         *(f"Guarantee of all answers together: {line}" for line in head),
+        *(f"Caveat: {caveat}" for caveat in promise.caveats),
         f"{detector.plan_.sentence} Answers that are certain: {detector.remaining_queries():,}",
         *told.lines,
         f"Ensemble: {target}",

@@ -43,6 +43,11 @@ VERBS: dict[str, Verb] = {
     "schema": Verb("dpflows.cli.schema", "schema", "rows.csv --output schema.toml"),
     "plan": Verb("dpflows.cli.plan", "plan", "--schema schema.toml --rows 24000 --epsilon 1"),
     "fit": Verb("dpflows.cli.fit", "fit", "rows.csv --schema s.toml --epsilon 1 --output m.dpflow"),
+    "tune": Verb(
+        "dpflows.cli.tune",
+        "tune",
+        "rows.csv --schema s.toml --epsilon 1 --candidates candidates.toml --output m.dpflow",
+    ),
     "sample": Verb(
         "dpflows.cli.sample", "sample", "model.dpflow --rows 1000 --output synthetic.csv"
     ),
@@ -58,6 +63,8 @@ VERBS: dict[str, Verb] = {
     "audit": Verb("dpflows.cli.audit", "audit", "--way gradients --epsilon 1"),
     "budget": Verb("dpflows.cli.budget", "budget", "show clinic.ledger"),
     "certificate": Verb("dpflows.cli.certificate", "certificate", "model.dpflow"),
+    "sign": Verb("dpflows.cli.sign", "sign", "model.dpflow --key curator.pem"),
+    "verify": Verb("dpflows.cli.verify", "verify", "model.dpflow --key curator.pub.pem"),
     "account": Verb(
         "dpflows.cli.account",
         "account",

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dpflows.display import displayable
 from dpflows.errors import BudgetError, InputError, TrainingError
 
 SUCCESS, BUG, USER_MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -35,17 +36,30 @@ def console(*, quiet: bool = False) -> Console:
         >>> console().print("five arms")
         five arms
     """
-    return Console(quiet=quiet, highlight=False, soft_wrap=True)
+    # brackets in a name from a file are no markup, in tables neither
+    return Console(quiet=quiet, highlight=False, soft_wrap=True, markup=False)
 
 
 def say(screen: Console, text: str) -> None:
-    """Print a line as it is: brackets in names and paths are no markup, controls are shown as ?.
+    """Print a line as it is: brackets are no markup, control characters are shown as escapes.
 
     Example:
         >>> say(console(), "column [bold]")
         column [bold]
     """
-    screen.print(_one_line(text, keep_blanks=True), markup=False)
+    screen.print(displayable(text), markup=False)
+
+
+def permissions(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """A line about a file meant to be shared that only its owner may read; else nothing.
+
+    Example:
+        >>> import tempfile
+        >>> permissions(tempfile.mkstemp()[1])
+        ('Readable by you only; chmod to share it.',)
+    """
+    is_private = os.name == "posix" and not os.stat(path).st_mode & 0o077
+    return ("Readable by you only; chmod to share it.",) if is_private else ()
 
 
 def print_json(result: Any) -> None:
@@ -140,9 +154,8 @@ def _explain(error: BaseException) -> tuple[str, int]:
             return f"this is a bug in dpflows ({_place(error)}); see it with --debug", BUG
 
 
-def _one_line(text: str, *, keep_blanks: bool = False) -> str:
-    words = text if keep_blanks else " ".join(text.split())
-    return "".join(letter if letter.isprintable() else "?" for letter in words)
+def _one_line(text: str) -> str:
+    return displayable(" ".join(text.split()))
 
 
 def _help_command(error: typer.TyperException) -> str:

@@ -38,7 +38,7 @@ def sample(
         facts = {"file": str(target), "rows": rows, "stamps": stamps, "acceptance": kept}
         output.print_json(facts)
         return
-    lines = [*stamps, f"Rows: {rows:,} synthetic rows in {target}"]
+    lines = [*stamps, f"Rows: {rows:,} synthetic rows in {target}", *output.permissions(target)]
     if kept < 1:
         lines.append(f"Draws kept under conditions and constraints: {kept:.1%}")
     for line in lines:

@@ -47,6 +47,8 @@ SchemaFile = Annotated[
 ]
 Epsilon = Annotated[float, typer.Option(help="Total budget; inf for no privacy.")]
 Delta = Annotated[float | None, typer.Option(help="Else the smaller of 1e-6 and 1 / (10 rows).")]
+#: Hidden where the help is long enough; the refusal names it.
+AllowLargeDelta = Annotated[bool, typer.Option("--allow-large-delta", hidden=True)]
 Neighbours = Annotated[str, typer.Option(show_default=False, help="zero-out, or replace-one.")]
 Accountant = Annotated[str | None, typer.Option(help="Who prices the run; else pld.")]
 Sampling = Annotated[str | None, typer.Option(help="poisson or uniform batches.")]
@@ -294,7 +296,8 @@ def promised(flow: "DPFlow", plan: "Plan", schema: "Schema") -> "Guarantee":
     """What carrying out the plan will promise, with the stamps that the fit will carry."""
     from dpflows.estimators.intake import stamps_of
 
-    return plan.guarantee(stamps=(*stamps_of(schema), *flow.stamps()))
+    stamps = (*stamps_of(schema), *flow.stamps())
+    return plan.guarantee(stamps=stamps, caveats=flow.caveats(plan.rows))
 
 
 def require_target(path: Path, endings: tuple[str, ...], *, source: Path | None = None) -> None:

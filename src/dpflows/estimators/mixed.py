@@ -125,8 +125,8 @@ class MixedWay(Way):
             order_of(encoding.schema),
         )
         flow.density_, flow.plan_ = density, plan
-        stamps = (*stamps_of(encoding.schema), *flow.stamps())
-        flow._adopt(plan.guarantee(stamps=stamps), encoding, job.table.form)
+        promise = flow._promised(plan, stamps_of(encoding.schema))
+        flow._adopt(promise, encoding, job.table.form)
 
     def describe(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The plan, the cells and the network's parameters."""

@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float64
+from scipy import stats
 from scipy.special import log_ndtr, ndtr
+
+from dpflows.privacy.events import SampledGaussianEvent
 
 Losses = Float64[np.ndarray, " grid"]
 HockeyStick = Callable[[Losses], Losses]
@@ -80,6 +83,18 @@ def poisson_replaced(rate: float, mu: float) -> HockeyStick:
         return np.maximum(unsampled + rate * sampled, 0.0)
 
     return symmetrised(positive)
+
+
+def cut(event: SampledGaussianEvent) -> tuple[float, float]:
+    """How likely a batch that drew a given row is cut, and how likely that row stays."""
+    cap, rows = event.batch_cap or event.rows, event.rows
+    if cap >= rows:
+        return 0.0, 1.0
+    chance = float(stats.binom.sf(cap - 1, rows - 1, event.rate))
+    if chance == 0:
+        return 0.0, 1.0
+    overflow = float(stats.binom.sf(cap, rows, event.rate))
+    return chance, min(1.0, overflow * cap / (chance * rows))
 
 
 def without_replacement(rate: float, mu: float) -> HockeyStick:

@@ -14,7 +14,6 @@ from typing import Any, final
 import numpy as np
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as library
-from scipy import stats
 
 from dpflows.errors import InputError
 from dpflows.privacy.accounting import dominating, rdp, votes
@@ -92,7 +91,7 @@ class PLDAccountant(Accountant):
 
 
 # Events with a profile that no single pair of neighbours attains.
-_ENVELOPES = (BoundedRangeEvent, VoteEvent)
+_ENVELOPES = (BoundedRangeEvent, SelectionEvent, VoteEvent)
 
 
 def _with_renyi(composed: Profile, events: Sequence[Event], neighbours: Neighbours) -> Profile:
@@ -220,22 +219,12 @@ def _capped(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) ->
     that of a replaced row at twice the distance (Ganesh et al. 2025).
     """
     whole = _poisson(event, neighbours, grid)
-    chance, rate = _cut(event)
+    chance, rate = dominating.cut(event)
     if chance == 0:
         return whole
     reach = spread_of(event, neighbours).reach
     cut = _pair(_pmf(dominating.poisson_replaced(rate, 2 / event.noise_multiplier), reach, grid))
     return cut.compute_mixture(whole, chance)
-
-
-def _cut(event: SampledGaussianEvent) -> tuple[float, float]:
-    """How likely a batch that drew a given row is cut, and how likely that row stays."""
-    cap, rows = event.batch_cap or event.rows, event.rows
-    chance = float(stats.binom.sf(cap - 1, rows - 1, event.rate))
-    if chance == 0:
-        return 0.0, 1.0
-    cut = float(stats.binom.sf(cap, rows, event.rate))
-    return chance, min(1.0, cut * cap / (chance * rows))
 
 
 def _uniform(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -> Any:

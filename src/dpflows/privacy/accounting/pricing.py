@@ -86,6 +86,7 @@ def guarantee_for(
     budget: Budget,
     accountant: str = "pld",
     stamps: Sequence[str] = (),
+    caveats: Sequence[str] = (),
 ) -> Guarantee:
     """The certificate of a release that made exactly ``events``.
 
@@ -111,6 +112,7 @@ def guarantee_for(
         replace_one_epsilon=_replace_one(events, budget, epsilon),
         versions=_versions(),
         stamps=tuple(stamps),
+        caveats=tuple(caveats),
     )
 
 

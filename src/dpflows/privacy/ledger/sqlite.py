@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from dpflows.errors import InputError
+from dpflows.locking import require_one_name
 from dpflows.privacy.ledger.entries import Row
 from dpflows.privacy.ledger.stores import PATIENCE, Pages, Store, closed_by_opener
 
@@ -46,8 +47,8 @@ class SQLiteStore(Store):
     """
 
     def __init__(self, place: str) -> None:
-        # Absolute, so that it stays the same file wherever the process goes.
-        self._place, self._path = place, Path(place).absolute()
+        # The file itself, so that it stays the same wherever the process and its links go.
+        self._place, self._path = place, Path(os.path.realpath(place))
 
     @property
     def name(self) -> str:
@@ -95,6 +96,11 @@ class SQLiteStore(Store):
                 "that exists and is writable"
             ) from None
 
+    def _require_one_name(self) -> None:
+        # SQLite finds a journal by the file's name: a second name would not see the first's.
+        with contextlib.suppress(OSError):
+            require_one_name(os.stat(self._path), self._path, "a ledger")
+
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._connected() as connection:
@@ -106,6 +112,7 @@ class SQLiteStore(Store):
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         with _explained(self._path):
+            self._require_one_name()
             address = f"{self._path.as_uri()}?mode=rw"
             connection = sqlite3.connect(
                 address, uri=True, timeout=PATIENCE, isolation_level=None, cached_statements=16
