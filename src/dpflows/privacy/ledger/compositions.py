@@ -140,6 +140,7 @@ class AdaptiveMethod(Method):
                 raise _understated(entry, _epsilon_at(gate, least))
             if place in chosen:
                 _check(entry, _epsilon_at(gate, after))
+                _check_left(entry, _left_at(gate, after))
             before = after
 
     def _first(self, standing: "Standing", events: Sequence[Event]) -> Terms:
@@ -214,6 +215,8 @@ class SumMethod(Method):
         """Compute up to a hundred totals again, the last one always."""
         charges = [entry for entry in entries if entry.state == "RESERVED"]
         _recheck_totals(charges, self._cap, self._opening.accountant)
+        if charges:
+            _check_left(charges[-1], self._left(counted(e for one in charges for e in one.events)))
 
     def _total(self, counts: Counter[Event]) -> float:
         return _sum_of(Bill.of_counts(counts), self._cap, self._opening.accountant)
@@ -422,6 +425,14 @@ def _is_enough(recorded: float | None, least: float | None) -> bool:
 def _check(entry: Entry, epsilon: float) -> None:
     if not entry.epsilon >= epsilon * (1 - TOLERANCE):
         raise _understated(entry, epsilon)
+
+
+def _check_left(entry: Entry, left: float) -> None:
+    if entry.remaining is not None and not entry.remaining <= left * (1 + TOLERANCE) + 1e-9:
+        raise InputError(
+            f"entry {entry.number} of the ledger says that epsilon {entry.remaining:.6g} is left, "
+            f"but it is {left:.6g}: it was not written by this version's rules"
+        )
 
 
 def _understated(entry: Entry, epsilon: float) -> InputError:

@@ -70,7 +70,7 @@ class Ledger:
         place: str | os.PathLike[str],
         *,
         cap: Budget | None = None,
-        composition: Composition | None = None,
+        composition: str | None = None,
         accountant: str | None = None,
     ) -> None:
         self._store = open_store(place)

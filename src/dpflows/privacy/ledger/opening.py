@@ -1,6 +1,7 @@
 """Finding a ledger, or making one where none is."""
 
 import dataclasses
+from typing import cast
 
 from dpflows.errors import InputError
 from dpflows.privacy.events import check_choice
@@ -30,7 +31,7 @@ class Wishes:
     """
 
     cap: Budget | None
-    composition: Composition | None
+    composition: str | None
     accountant: str | None
 
 
@@ -53,7 +54,7 @@ def _found(store: Store) -> Opening | None:
 
 
 def _made(store: Store, wishes: Wishes) -> Opening:
-    cap, composition = wishes.cap, wishes.composition or "adaptive"
+    cap, composition = wishes.cap, cast(Composition, wishes.composition or "adaptive")
     if cap is None:
         raise InputError(
             f"there is no ledger at {store.name}; name an existing one, or give its cap to make it "
