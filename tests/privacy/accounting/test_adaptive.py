@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from dpflows.privacy.accounting import delta_of, epsilon_of
-from dpflows.privacy.accounting.adaptive import AdaptiveFilter, Price, added, as_epsilon
+from dpflows.privacy.accounting.adaptive import AdaptiveFilter, added, as_epsilon
 from dpflows.privacy.accounting.dominating import gaussian
 from dpflows.privacy.events import (
     ApproximateEvent,
@@ -69,7 +69,8 @@ def test_a_price_dominates_and_a_smaller_one_does_not(name, neighbours):
     """
     events, budget = CHARGES[name], Budget(CAP.epsilon, CAP.delta, neighbours)
     price = AdaptiveFilter(budget, FIRST).price(events, slack=0.0)
-    epsilons = np.array([0.0] + [as_epsilon(price.mu, 10.0**-d) for d in np.arange(1.5, 9.1, 0.75)])
+    tails = [as_epsilon(price.mu, 10.0**-d) for d in np.arange(1.5, 9.1, 0.75)]
+    epsilons = np.array([0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, *tails])
     found = np.array([delta_of(events, epsilon=e, neighbours=neighbours) for e in epsilons])
 
     def covers(mu: float) -> bool:

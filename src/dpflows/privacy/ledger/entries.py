@@ -312,20 +312,21 @@ def _read_charge(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_position(content: dict[str, Any]) -> Position:
-    amounts = {
-        name: None if value is None and name in _MAY_END else _number(value)
-        for name, value in content.items()
-    }
-    if amounts.keys() != {field.name for field in dataclasses.fields(Position)}:
+    if content.keys() != {field.name for field in dataclasses.fields(Position)}:
         raise ValueError("not a position")
-    return Position(**amounts)
+    mu_cap, pure_cap, slack = (_number(content[name]) for name in ("mu_cap", "pure_cap", "slack"))
+    mu, pure = (_number_or_end(content[name]) for name in ("mu", "pure"))
+    return Position(mu_cap, pure_cap, mu, slack, pure)
+
+
+def _number_or_end(value: Any) -> float | None:
+    return None if value is None else _number(value)
 
 
 def _read_release(content: dict[str, Any]) -> dict[str, Any]:
     return {"run": check_run(content["run"]), "artefact": check_artefact(content["artefact"])}
 
 
-_MAY_END = ("mu", "pure")
 _COMMON = {"entry", "state", "time", "epsilon"}
 _NAMES: dict[str, set[str]] = {
     "OPENED": _COMMON | {"format", "ledger", "cap", "accountant"},
