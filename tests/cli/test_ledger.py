@@ -55,7 +55,10 @@ def test_a_fit_is_charged_published_and_told(dpflows, job, tmp_path, cheap):
     lines = out.splitlines()
     assert f"Charged: entry 2, run {receipt.run}" in lines
     spent = f"epsilon {ledger.spent():.4g} of 2 spent at delta 1e-05 (zero-out)"
-    assert f"Ledger: {tmp_path / 'c.ledger'}, {spent}, {ledger.remaining():.4g} remains" in lines
+    left = "largest single fit still affordable: epsilon"
+    [line] = [line for line in lines if line.startswith("Ledger: ")]
+    assert line.startswith(f"Ledger: {tmp_path / 'c.ledger'}, {spent}, {left} ")
+    assert float(line.split()[-1]) == pytest.approx(ledger.remaining(), abs=1e-4)
     assert ledger.state_of(receipt.run).is_released
     assert sorted(os.listdir(tmp_path)) == ["c.ledger", "m.dpflow"]
     shown = dpflows("certificate", tmp_path / "m.dpflow")[1]
@@ -67,7 +70,7 @@ def test_a_fit_is_charged_published_and_told(dpflows, job, tmp_path, cheap):
     facts = json.loads(out)["ledger"]
     assert facts["receipt"]["entry"] == 4
     assert facts["cap"] == {"epsilon": 2.0, "delta": 1e-5, "neighbours": "zero-out"}
-    assert facts["remaining"] == pytest.approx(2 - facts["spent"])
+    assert 0 < facts["remaining"] < float(line.split()[-1])
 
 
 def test_a_ledger_that_has_not_enough_left_refuses_and_leaves_nothing(refused, job, tmp_path):

@@ -53,25 +53,41 @@ def _show(ledger: "Ledger", as_json: bool) -> None:
         f"Ledger: {ledger.place}",
         f"Identity: {ledger.identity}",
         f"Cap: epsilon {cap.epsilon} at delta {cap.delta}, neighbours {cap.neighbours}, "
-        f"priced by {ledger.accountant}",
+        f"priced by {ledger.accountant} ({_MEANING[ledger.composition]})",
         f"Spent: epsilon {_up(facts['spent'])}; charges: {facts['charges']:,}, "
         f"of them released: {facts['released']:,}",
-        f"Remaining: epsilon {_down(facts['remaining'])}",
+        f"Remaining: largest single fit still affordable: epsilon {_down(facts['remaining'])} "
+        f"at delta {cap.delta}",
+        *_pure_line(facts["remaining_pure"]),
     ]:
         output.say(output.console(), line)
+
+
+_MEANING = {
+    "adaptive": "charges may depend on earlier results",
+    "declared": "only charges declared beforehand",
+}
+
+
+def _pure_line(left: float | None) -> list[str]:
+    """Said where pure charges, like noisy votes, can be paid in another way than fits."""
+    return [] if left is None else [f"Or, in pure charges alone: epsilon {_down(left)}"]
 
 
 def _facts(ledger: "Ledger") -> dict[str, Any]:
     entries = ledger.history()
     states = [entry.state for entry in entries]
-    cap, spent = ledger.cap, entries[-1].epsilon
+    positions = [entry.position for entry in entries if entry.position is not None]
+    cap = ledger.cap
     return {
         "ledger": ledger.place,
         "identity": ledger.identity,
         "cap": {"epsilon": cap.epsilon, "delta": cap.delta, "neighbours": cap.neighbours},
         "accountant": ledger.accountant,
-        "spent": spent,
-        "remaining": max(cap.epsilon - spent, 0.0),
+        "composition": ledger.composition,
+        "spent": entries[-1].epsilon,
+        "remaining": ledger.remaining(),
+        "remaining_pure": positions[-1].pure_left if positions else None,
         "entries": len(entries),
         "charges": states.count("RESERVED"),
         "released": states.count("RELEASED"),

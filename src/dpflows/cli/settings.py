@@ -276,11 +276,14 @@ class Told:
 
 
 def _standing(ledger: "Ledger", place: str) -> str:
+    from dpflows.privacy.ledger.compositions import rounded_down
+
     # An address may hold a password.
     cap, name = ledger.cap, place if "://" not in place else ledger.identity
     return (
         f"Ledger: {name}, epsilon {ledger.spent():.4g} of {cap.epsilon:g} spent at delta "
-        f"{cap.delta:g} ({cap.neighbours}), {ledger.remaining():.4g} remains"
+        f"{cap.delta:g} ({cap.neighbours}), largest single fit still affordable: epsilon "
+        f"{rounded_down(ledger.remaining())}"
     )
 
 

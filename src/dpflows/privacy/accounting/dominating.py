@@ -19,7 +19,7 @@ Losses = Float64[np.ndarray, " grid"]
 HockeyStick = Callable[[Losses], Losses]
 
 #: exp() of more would overflow a float.
-_LARGEST = 700.0
+LARGEST = 700.0
 
 
 def gaussian(epsilon: Losses, mu: float) -> Losses:
@@ -60,7 +60,7 @@ def poisson_absent(rate: float, mu: float) -> HockeyStick:
     def profile(epsilon: Losses) -> Losses:
         excess = 1 - (1 - rate) * np.exp(epsilon)
         weight = np.maximum(excess, np.finfo(float).tiny)
-        inside = np.minimum(epsilon + math.log(rate) - np.log(weight), _LARGEST)
+        inside = np.minimum(epsilon + math.log(rate) - np.log(weight), LARGEST)
         return np.where(excess > 0, weight * gaussian(inside, mu), 0.0)
 
     return profile
