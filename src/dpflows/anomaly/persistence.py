@@ -19,11 +19,11 @@ DETECTORS: dict[str, str] = {
 }
 
 
-def save(detector: Any, path: str | os.PathLike[str]) -> None:
+def save(detector: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a fitted detector, its guarantee included."""
     header, arrays = detector.to_file()
     named = {"detector": type(detector).__name__, "dpflows": VERSION}
-    write_model(path, header={**header, **named}, arrays=arrays)
+    write_model(path, header={**header, **named}, arrays=arrays, overwrite=overwrite)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

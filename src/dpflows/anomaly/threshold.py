@@ -1,5 +1,6 @@
 """A private density and a threshold: rows that it hardly expects are anomalies."""
 
+import functools
 import os
 from typing import Any, final
 
@@ -178,15 +179,19 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         sentence = self.threshold_rule_.sentence
         return f"{self.guarantee_.privacy_statement()}\nAnomalies by {sentence}."
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one ``.dpflow`` file that carries density, threshold and guarantee.
 
         Where the fit was charged, the ledger marks the run as released before the file gets
         its name.
+
+        Args:
+            path: Where the file goes.
+            overwrite: Whether a file that has the name already may be lost.
         """
         from dpflows.anomaly.persistence import save
 
-        self._payment.deliver(path, lambda place: save(self, place))
+        self._payment.deliver(path, functools.partial(save, self), overwrite=overwrite)
         self._payment = Payment()
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

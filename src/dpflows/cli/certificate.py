@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dpflows.cli import output
-from dpflows.cli.settings import AsJson, ModelFile, require_target
+from dpflows.cli.settings import AsJson, Force, ModelFile, require_target
 
 
 def certificate(
@@ -16,17 +16,18 @@ def certificate(
         Path | None,
         typer.Option("--output", metavar="FILE", help="Write it here: .txt or .json."),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a model promises, in plain words or as JSON."""
     from dpflows.anomaly.persistence import load
 
     if target is not None:
-        require_target(target, (".txt", ".json"), source=model)
+        require_target(target, (".txt", ".json"), source=model, force=force)
     fitted = load(model)
     document = describe(fitted)
     if target is not None:
-        _write(target, document)
+        _write(target, document, force)
     if as_json:
         output.print_json(document)
     elif target is None:
@@ -77,10 +78,10 @@ def _proof(receipt: dict[str, Any] | None) -> list[str]:
     return [f"Charged: {place}.", f"Head of the ledger's chain at that entry: {receipt['head']}."]
 
 
-def _write(target: Path, document: dict[str, Any]) -> None:
+def _write(target: Path, document: dict[str, Any], force: bool) -> None:
     from dpflows.files import write_atomically
 
     is_json = target.suffix.lower() == ".json"
     text = json.dumps(document, indent=2, allow_nan=False) if is_json else in_words(document)
-    with write_atomically(target) as file:
+    with write_atomically(target, overwrite=force) as file:
         file.write((text + "\n").encode("utf-8"))

@@ -41,6 +41,7 @@ def fit(
     ledger: settings.LedgerPlace = None,
     cap_epsilon: settings.CapEpsilon = None,
     cap_delta: settings.CapDelta = None,
+    force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -60,7 +61,7 @@ def fit(
     )
     settings.check_limits(epsilon=epsilon, delta=delta, **given)
     kept = model.with_name(f"{model.name}.run") if checkpoint is None and ledger else checkpoint
-    _require_targets(model, kept, rows, ledger)
+    _require_targets(model, kept, rows, ledger, force=force)
     declared = settings.read_schema(schema, discover, mixed=True)
     frame = _read(rows, declared, drop_extra=drop_extra, no_header=no_header)
     settled = settings.settle_delta(delta, frame.num_rows)
@@ -70,25 +71,35 @@ def fit(
     if ledger is not None:
         settings.require_price(flow, declared)
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
-    done = _recovered(plan, model, kept, books)
+    done = _recovered(plan, model, kept, books, force=force)
     if done is None:
+        _require_free(model, force)
         _train(flow, frame, plan, kept, books)
-        flow.save(model)
+        flow.save(model, overwrite=force)
     told = settings.Told.of(books, ledger, (done or flow).receipt_)
     _tell(done or flow, model, frame.num_rows, told, by_rule=delta is None, as_json=as_json)
 
 
-def _require_targets(model: Path, checkpoint: Path | None, rows: Path, ledger: str | None) -> None:
-    settings.require_target(model, (".dpflow",), source=rows)
+def _require_targets(
+    model: Path, checkpoint: Path | None, rows: Path, ledger: str | None, *, force: bool
+) -> None:
+    # a run that was killed when it was all but done may have left its model: that is seen later
+    is_kept = ledger is not None and checkpoint is not None and checkpoint.exists()
+    settings.require_target(model, (".dpflow",), source=rows, force=force or is_kept)
     settings.require_apart(ledger, rows, model, checkpoint)
     if checkpoint is not None:
-        settings.require_target(checkpoint, (), source=rows)
+        settings.require_target(checkpoint, (), source=rows, force=True)
         if checkpoint.resolve() == model.resolve():
             raise InputError("checkpoint must not be the output; choose another name")
 
 
+def _require_free(model: Path, force: bool) -> None:
+    """Refuse to train for a name that is taken by something else than this run's model."""
+    settings.require_target(model, (".dpflow",), force=force)
+
+
 def _recovered(
-    plan: "Plan", model: Path, kept: Path | None, books: "Ledger | None"
+    plan: "Plan", model: Path, kept: Path | None, books: "Ledger | None", *, force: bool
 ) -> "DPFlow | None":
     """The model of an earlier start that was killed when the ledger knew of it already."""
     from dpflows.anomaly.persistence import load
@@ -99,7 +110,7 @@ def _recovered(
         return None
     journal = Checkpoints(kept, plan, books.identity)
     run = journal.begin()
-    if recover(books, run, model):
+    if recover(books, run, model, overwrite=force):
         journal.remove()
         return load(model)
     if (state := books.state_of(run)) is not None and state.is_released:

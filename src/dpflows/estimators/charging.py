@@ -8,6 +8,7 @@ Guarantee:
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ class Payment:
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "model.txt"
-        >>> Payment().deliver(path, lambda place: place.write_text("model"))
+        >>> Payment().deliver(path, lambda place, overwrite: place.write_text("model"))
         >>> path.read_text()
         'model'
     """
@@ -47,16 +48,24 @@ class Payment:
     receipt: Receipt | None = None
     journal: Checkpoints | None = None
 
-    def deliver(self, path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
+    def deliver(
+        self,
+        path: str | os.PathLike[str],
+        write: Callable[..., Any],
+        *,
+        overwrite: bool = False,
+    ) -> None:
         """Write a model whole, tell the ledger, give it its name; then forget the run.
 
-        What failed, for want of room or otherwise, can be tried again.
+        What failed, for want of room or because the name is taken, can be tried again.
         """
         with _explained(path):
             if self.ledger is None or self.receipt is None:
-                write(Path(path))
-            elif not recover(self.ledger, self.receipt.run, path):
-                publish(self.ledger, self.receipt, path, write)
+                write(Path(path), overwrite=overwrite)
+            elif not recover(self.ledger, self.receipt.run, path, overwrite=overwrite):
+                # a kill may have left the pending file, which is written again
+                afresh = functools.partial(write, overwrite=True)
+                publish(self.ledger, self.receipt, path, afresh, overwrite=overwrite)
         if self.journal is not None:
             self.journal.remove()
 

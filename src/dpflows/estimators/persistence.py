@@ -41,10 +41,13 @@ _CAUSED = (
 )
 
 
-def save(estimator: DensityEstimator, path: str | os.PathLike[str]) -> None:
+def save(
+    estimator: DensityEstimator, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> None:
     """Write a fitted estimator, its guarantee included."""
     header, arrays = described(estimator)
-    write_model(path, header={**header, "dpflows": VERSION}, arrays=arrays)
+    named = {**header, "dpflows": VERSION}
+    write_model(path, header=named, arrays=arrays, overwrite=overwrite)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
