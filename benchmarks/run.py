@@ -268,7 +268,7 @@ def measure():
 
 def table(results):
     sheet = Table("measure", "family", *(f"batch {batch}" for batch in BATCHES))
-    for name in (*MEASURES, "speedup_vs_vmap", "speedup_vs_opacus"):
+    for name in (*MEASURES, "speedup_vs_vmap"):
         for family, by_batch in results.get(name, {}).items():
             cells = (by_batch.get(str(batch)) for batch in BATCHES)
             sheet.add_row(name, family, *("" if c is None else f"{c:.2f}" for c in cells))
@@ -281,7 +281,7 @@ def main():
         print_peak(kind, family, int(batch))
         return
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results = {k: kept[k] for k in ("speedup_vs_opacus",) if k in kept} | measure()
+    results = {k: kept[k] for k in ("peers",) if k in kept} | measure()
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     Console().print(table(results))
     rows_cost = results["costs"]["rows"]

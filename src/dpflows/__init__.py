@@ -5,7 +5,9 @@ instant and pulls in no plotting, table or mechanism library.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+# not typing's: an import of it would be most of what importing this package takes
+TYPE_CHECKING = False
 
 __version__ = "0.1.0"
 
@@ -68,7 +70,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'dpflows' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -53,13 +53,23 @@ _ALIGNMENT = 8
 Kind = TypeVar("Kind")
 
 
+#: Files of this process that are being written.
+_temporaries: set[str] = set()
+
+
 class _Rejected(Exception):
     """Why a file cannot be read, in words that quote nothing from it."""
 
 
 @contextlib.contextmanager
-def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def write_atomically(
+    path: str | os.PathLike[str], *, overwrite: bool = True
+) -> Iterator[IO[bytes]]:
     """Write a file under a temporary name and move it into place at the end.
+
+    Args:
+        path: Where the file goes.
+        overwrite: Whether a file that has the name already, or gets it meanwhile, is replaced.
 
     Guarantee:
         Whatever happens, ``path`` holds the old content or the whole new content.
@@ -74,17 +84,90 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         ['note.txt']
     """
     target = Path(path)
+    if not overwrite:
+        require_absent(target)
     with _explained(target), _temporary_beside(target) as name:
         with open(name, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, target)
-        sync(target.parent)
+        give_name(name, target, overwrite=overwrite)
+
+
+def is_writing() -> bool:
+    """Whether this process has a file in hand that would be left behind if it ended now.
+
+    Example:
+        >>> is_writing()
+        False
+    """
+    return bool(_temporaries)
+
+
+def require_absent(path: str | os.PathLike[str], instead: str = "pass overwrite=True") -> None:
+    """Refuse a name that is taken, so that nothing is lost by mistake.
+
+    Args:
+        path: Where something is to be written.
+        instead: How the caller says that what has the name may be lost.
+
+    Example:
+        >>> with tempfile.NamedTemporaryFile() as paid_for:
+        ...     require_absent(paid_for.name)
+        Traceback (most recent call last):
+        dpflows.errors.InputError: ... exists and would be lost; choose another name, or ...
+    """
+    if os.path.lexists(path):
+        raise InputError(
+            f"{os.fspath(path)!r} exists and would be lost; choose another name, or {instead} to "
+            "replace it"
+        )
+
+
+def give_name(
+    temporary: str | os.PathLike[str], target: str | os.PathLike[str], *, overwrite: bool
+) -> None:
+    """Move a whole file to its name, and return when that is on disk.
+
+    Guarantee:
+        Without ``overwrite`` a file that got the name meanwhile stays as it is: the system
+        itself refuses a second link of one name. Where a disk knows no links (FAT), the
+        name is looked up just before the move instead.
+
+    Example:
+        >>> folder = tempfile.mkdtemp()
+        >>> for name in ("old", "new"):
+        ...     _ = Path(folder, name).write_text(name)
+        >>> give_name(f"{folder}/new", f"{folder}/old", overwrite=False)
+        Traceback (most recent call last):
+        dpflows.errors.InputError: ... exists and would be lost; ...
+        >>> sorted(os.listdir(folder))
+        ['new', 'old']
+    """
+    if overwrite or not _linked(temporary, target):
+        os.replace(temporary, target)
+    sync(Path(target).parent)
+
+
+def _linked(temporary: str | os.PathLike[str], target: str | os.PathLike[str]) -> bool:
+    """Give the file its name if it is free; whether this disk can do so."""
+    is_linked = False
+    with contextlib.suppress(OSError):
+        os.link(temporary, target)
+        is_linked = True
+    if is_linked:
+        os.unlink(temporary)
+    else:
+        require_absent(target)
+    return is_linked
 
 
 def write_model(
-    path: str | os.PathLike[str], *, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    path: str | os.PathLike[str],
+    *,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    overwrite: bool = True,
 ) -> None:
     """Write a ``.dpflow`` file: a JSON header and named arrays.
 
@@ -97,7 +180,7 @@ def write_model(
         {'kind': 'flow'}
     """
     content = model_bytes(header=header, arrays=arrays)
-    with write_atomically(path) as file:
+    with write_atomically(path, overwrite=overwrite) as file:
         file.write(content)
 
 
@@ -233,11 +316,13 @@ def _explained(target: Path) -> Iterator[None]:
 def _temporary_beside(target: Path) -> Iterator[str]:
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".dpflows-", suffix=".part")
     os.close(descriptor)
+    _temporaries.add(name)
     try:
         yield name
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+        _temporaries.discard(name)
 
 
 def sync(path: str | os.PathLike[str]) -> None:

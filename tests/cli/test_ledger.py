@@ -66,7 +66,7 @@ def test_a_fit_is_charged_published_and_told(dpflows, job, tmp_path, cheap):
     assert receipt.head in shown
     document = json.loads(dpflows("certificate", tmp_path / "m.dpflow", "--json")[1])
     assert document["receipt"] == receipt.to_dict()
-    code, out, _ = dpflows(*fit_words(job, tmp_path, "--json"))
+    code, out, _ = dpflows(*fit_words(job, tmp_path, "--json", "--force"))
     facts = json.loads(out)["ledger"]
     assert facts["receipt"]["entry"] == 4
     assert facts["cap"] == {"epsilon": 2.0, "delta": 1e-5, "neighbours": "zero-out"}
@@ -74,7 +74,8 @@ def test_a_fit_is_charged_published_and_told(dpflows, job, tmp_path, cheap):
 
 
 def test_a_ledger_that_has_not_enough_left_refuses_and_leaves_nothing(refused, job, tmp_path):
-    said = refused(*fit_words(job, tmp_path, "--cap-epsilon", 0.1, "--cap-delta", 1e-5))
+    words = fit_words(job, tmp_path, "--cap-epsilon", 0.1, "--cap-delta", 1e-5)
+    said = refused(*words, code=3)
     assert "cap is epsilon 0.1" in said
     assert os.listdir(tmp_path) == ["c.ledger"]
     assert opened(tmp_path).spent() == 0
@@ -213,10 +214,10 @@ def test_an_ensemble_is_charged_when_it_answers(dpflows, refused, job, tmp_path)
     assert code == 0
     assert "Answers left: 2" in out
     assert "epsilon 4 of 7 spent" in out
-    facts = json.loads(dpflows(*ensemble_words(job, tmp_path, "--json"))[1])
+    facts = json.loads(dpflows(*ensemble_words(job, tmp_path, "--json", "--force"))[1])
     assert facts["ledger"]["spent"] == pytest.approx(4, abs=0.01)
     # A second ensemble has a budget of its own, but the ledger has room for one answer only.
-    assert "cap is epsilon 7" in refused(*detect, *ledger)
+    assert "cap is epsilon 7" in refused(*detect, *ledger, "--force", code=3)
     assert opened(tmp_path).spent() == pytest.approx(4, abs=0.01)
 
 

@@ -138,8 +138,8 @@ BUGS: dict[str, Bug] = {
     "charge after release: a file": Bug(
         "privacy/ledger/publishing.py",
         "        marked = ledger.release(receipt, artefact=artefact)\n"
-        "    _reveal(pending, target)\n",
-        "        _reveal(pending, target)\n"
+        "    _reveal(pending, target, overwrite)\n",
+        "        _reveal(pending, target, overwrite)\n"
         "        marked = ledger.release(receipt, artefact=artefact)\n",
         ("tests/privacy/ledger/test_faults.py::test_a_full_disk_while_a_file_is_published",),
     ),

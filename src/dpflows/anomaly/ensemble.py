@@ -243,13 +243,17 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         promise = self.guarantee_.privacy_statement()
         return f"{INTERNAL_STAMP}\n{self.plan_.sentence} {_ANSWERS_ALONE}\n{promise}"
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one INTERNAL ``.dpflow`` file for its owner's eyes, and charge it from now on.
 
         A copy of a file could be asked all over again, so a second one is refused.
+
+        Args:
+            path: Where the file goes.
+            overwrite: Whether a file that has the name already may be lost.
         """
         check_is_fitted(self, "guarantee_")
-        self._jury.keep(self, path)
+        self._jury.keep(self, path, overwrite=overwrite)
 
     def opened_from(self, path: str | os.PathLike[str]) -> None:
         """Write every further charge to this file before the answer is given."""

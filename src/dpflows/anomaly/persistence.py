@@ -35,10 +35,10 @@ DETECTORS: dict[str, str] = {
 }
 
 
-def save(detector: Any, path: str | os.PathLike[str]) -> None:
+def save(detector: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a fitted detector, its guarantee included."""
     header, arrays = file_content(detector)
-    write_model(path, header=header, arrays=arrays)
+    write_model(path, header=header, arrays=arrays, overwrite=overwrite)
 
 
 def file_content(detector: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -182,13 +182,17 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         sentence = self.threshold_rule_.sentence
         return f"{self.guarantee_.privacy_statement()}\nAnomalies by {sentence}."
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one ``.dpflow`` file that carries density, threshold and guarantee.
 
         Where the fit was charged, the ledger has marked the digest of this very file as the
         run's release.
+
+        Args:
+            path: Where the file goes.
+            overwrite: Whether a file that has the name already may be lost.
         """
-        self._payment.deliver(path, self._file_content())
+        self._payment.deliver(path, self._file_content(), overwrite=overwrite)
 
     def _file_content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         from dpflows.anomaly.persistence import file_content

@@ -8,7 +8,7 @@ import typer
 
 from dpflows import __version__
 from dpflows.cli import output
-from dpflows.cli.settings import AsJson, ModelFile, require_target
+from dpflows.cli.settings import AsJson, Force, ModelFile, require_target
 from dpflows.display import displayable
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def certificate(
         Path | None,
         typer.Option(metavar="FILE", help="Refuse a model not signed with this public key."),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a model promises, in plain words or as JSON."""
@@ -32,12 +33,12 @@ def certificate(
     from dpflows.files import read_signature
 
     if target is not None:
-        require_target(target, (".txt", ".json"), source=model)
+        require_target(target, (".txt", ".json"), source=model, force=force)
     fitted = load(model)
     signed = read_signature(model) if key is None else require_signature(model, key)
     document = describe(fitted) | {"signature": _signature(signed, key)}
     if target is not None:
-        _write(target, document)
+        _write(target, document, force)
     if as_json:
         output.print_json(document)
     elif target is None:
@@ -109,10 +110,10 @@ def _vouched(signature: dict[str, Any] | None) -> list[str]:
     ]
 
 
-def _write(target: Path, document: dict[str, Any]) -> None:
+def _write(target: Path, document: dict[str, Any], force: bool) -> None:
     from dpflows.files import write_atomically
 
     is_json = target.suffix.lower() == ".json"
     words = [json.dumps(document, indent=2, allow_nan=False)] if is_json else in_words(document)
-    with write_atomically(target) as file:
+    with write_atomically(target, overwrite=force) as file:
         file.write(("\n".join(words) + "\n").encode("utf-8"))

@@ -44,6 +44,7 @@ def ensemble(
     ledger: settings.LedgerPlace = None,
     cap_epsilon: settings.CapEpsilon = None,
     cap_delta: settings.CapDelta = None,
+    force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -55,7 +56,7 @@ def ensemble(
     from dpflows.cli.tables import read_rows
 
     settings.check_limits(epsilon=epsilon, delta=delta)
-    settings.require_target(target, (".dpflow",), source=rows)
+    settings.require_target(target, (".dpflow",), source=rows, force=force)
     settings.require_apart(ledger, rows, target)
     _check(jobs, delta, neighbours)
     declared = settings.with_text(settings.read_schema(schema, None), text)
@@ -78,7 +79,7 @@ def ensemble(
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
     with _progress(parts) as on_member:
         detector.fit(frame, on_member=on_member, ledger=books)
-    detector.save(target)
+    detector.save(target, overwrite=force)
     _tell(detector, target, settings.Told.of(books, ledger), as_json=as_json, place=ledger)
 
 

@@ -43,6 +43,7 @@ def fit(
     ledger: settings.LedgerPlace = None,
     cap_epsilon: settings.CapEpsilon = None,
     cap_delta: settings.CapDelta = None,
+    force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -65,7 +66,7 @@ def fit(
     )
     settings.check_limits(epsilon=epsilon, delta=delta, **given)
     kept = model.with_name(f"{model.name}.run") if checkpoint is None and ledger else checkpoint
-    _require_targets(model, kept, rows, ledger)
+    _require_targets(model, kept, rows, ledger, force=force)
     declared = settings.with_text(settings.read_schema(schema, discover, mixed=True), text)
     frame = _read(rows, declared, drop_extra=drop_extra, no_header=no_header)
     settled = settings.settle_delta(delta, frame.num_rows)
@@ -76,16 +77,20 @@ def fit(
         settings.require_price(flow, declared)
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
     _train(flow, frame, plan, kept, books)
-    flow.save(model)
+    flow.save(model, overwrite=force)
     told = settings.Told.of(books, ledger, flow.receipt_)
     _tell(flow, model, frame.num_rows, told, by_rule=delta is None, as_json=as_json)
 
 
-def _require_targets(model: Path, checkpoint: Path | None, rows: Path, ledger: str | None) -> None:
-    settings.require_target(model, (".dpflow",), source=rows)
+def _require_targets(
+    model: Path, checkpoint: Path | None, rows: Path, ledger: str | None, *, force: bool
+) -> None:
+    # a run that was killed when it was all but done may have left its model: that is seen later
+    is_kept = ledger is not None and checkpoint is not None and checkpoint.exists()
+    settings.require_target(model, (".dpflow",), source=rows, force=force or is_kept)
     settings.require_apart(ledger, rows, model, checkpoint)
     if checkpoint is not None:
-        settings.require_target(checkpoint, (), source=rows)
+        settings.require_target(checkpoint, (), source=rows, force=True)
         if checkpoint.resolve() == model.resolve():
             raise InputError("checkpoint must not be the output; choose another name")
 

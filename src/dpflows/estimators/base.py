@@ -14,7 +14,7 @@ from jaxtyping import Float
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpflows.errors import InputError
+from dpflows.errors import InputError, unchained, unquoted
 from dpflows.estimators.charging import (
     Job,
     Payment,
@@ -104,6 +104,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         """
         return self._fit(X, ledger)
 
+    @unchained
     def _fit(
         self: Self,
         X: Any,
@@ -188,7 +189,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         probability, and continuous values with their density per unit.
         """
         check_is_fitted(self, "density_")
-        return self.density_.log_prob(self.encoding_.score_points(self._table(X)))
+        return self.density_.log_prob(self._points(X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean log-density of the rows."""
@@ -199,14 +200,19 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         check_is_fitted(self, "density_")
         return self.guarantee_.privacy_statement()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one ``.dpflow`` file that carries its guarantee.
 
         Where the fit was charged, the ledger has marked the digest of this very file as the
         run's release. The checkpoint of the run, if there is one, is removed when the file is
         safe.
+
+        Args:
+            path: Where the file goes.
+            overwrite: Whether a file that has the name already may be lost; a model that
+                was paid for cannot be had again without paying again.
         """
-        self._payment.deliver(path, self._file_content())
+        self._payment.deliver(path, self._file_content(), overwrite=overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
         if "density_" in vars(self):
@@ -293,6 +299,10 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     def _declarations(self) -> Declarations:
         return Declarations(self.schema, self.bounds, self.discover)
+
+    @unquoted
+    def _points(self, X: Any) -> Any:
+        return self.encoding_.score_points(self._table(X))
 
     def _table(self, X: Any) -> Table:
         """Rows to score, read as the rows of the fit were."""

@@ -74,14 +74,22 @@ class Payment:
         self.ledger.release(self.receipt, artefact=artefact)
         return dataclasses.replace(self, artefact=artefact)
 
-    def deliver(self, path: str | os.PathLike[str], model: Before) -> None:
+    def deliver(
+        self, path: str | os.PathLike[str], model: Before, *, overwrite: bool = False
+    ) -> None:
         """Write the model whole; then forget the run.
 
-        What failed, for want of room or otherwise, can be tried again, and the model may be
-        written more than once.
+        What failed, for want of room or because the name is taken, can be tried again, and
+        the model may be written more than once.
+
+        Args:
+            path: Where the file goes.
+            model: Header and arrays.
+            overwrite: Whether another file that has the name already may be lost.
 
         Raises:
-            InputError: The model was changed since the ledger noted its digest.
+            InputError: The model was changed since the ledger noted its digest, or the name
+                is taken.
         """
         content = model_bytes(header=model[0], arrays=model[1])
         if self.artefact and _digest(content) != self.artefact:
@@ -89,8 +97,9 @@ class Payment:
                 "the model is not the one that the ledger marked as released: it was changed "
                 "after fit; undo the change, then save it"
             )
-        with _explained(path), write_atomically(path) as file:
-            file.write(content)
+        if not _holds(path, content):
+            with _explained(path), write_atomically(path, overwrite=overwrite) as file:
+                file.write(content)
         if self.journal is not None:
             self.journal.remove()
 
@@ -176,6 +185,15 @@ def withdrawn_on_failure(estimator: Any) -> Iterator[None]:
         for name in [name for name in vars(estimator) if name.endswith("_")]:
             delattr(estimator, name)
         raise
+
+
+def _holds(path: str | os.PathLike[str], content: bytes) -> bool:
+    """Whether a file holds just this, from a start that was killed after it was written."""
+    try:
+        with open(path, "rb") as file:
+            return file.read() == content
+    except OSError:
+        return False
 
 
 def _digest(content: bytes) -> str:

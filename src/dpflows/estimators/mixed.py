@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpflows.errors import InputError
+from dpflows.errors import InputError, unquoted
 from dpflows.estimators.charging import Job, for_good, kept_schemas, require_same
 from dpflows.estimators.intake import stamps_of
 from dpflows.estimators.parameters import PARAMETER, parameter_arrays, with_parameters
@@ -196,6 +196,7 @@ def _given(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
+@unquoted
 def _codes(table: Table, encoding: MixedEncoding, entropy: Entropy) -> np.ndarray:
     """The leaf of every cell, in the model's order of columns."""
     read = dataclasses.replace(table, schema=encoding.schema)

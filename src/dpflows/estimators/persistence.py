@@ -42,10 +42,12 @@ _CAUSED = (
 )
 
 
-def save(estimator: DensityEstimator, path: str | os.PathLike[str]) -> None:
+def save(
+    estimator: DensityEstimator, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> None:
     """Write a fitted estimator, its guarantee included."""
     header, arrays = file_content(estimator)
-    write_model(path, header=header, arrays=arrays)
+    write_model(path, header=header, arrays=arrays, overwrite=overwrite)
 
 
 def file_content(

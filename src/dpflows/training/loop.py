@@ -130,7 +130,7 @@ class Loop:
         """A function of (state, rows, step) that makes the chunk of steps beginning there."""
         if isinstance(self.gradient, PrivateGradient):
             return self._private_chunks(self.gradient, entropy)
-        chunk = _compiled_chunk(self)
+        chunk = _compiled_chunk(self, self.gradient)
         return lambda state, rows, step: chunk(state, rows, *self.chunk_inputs(entropy, step))
 
     def _private_chunks(
@@ -175,13 +175,13 @@ class Loop:
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled_chunk(loop: Loop) -> Callable[..., State]:
+def _compiled_chunk(loop: Loop, gradient: PlainGradient) -> Callable[..., State]:
     """The chunk of a loop without privacy, compiled once however often the loop is run."""
 
     def chunk(state: State, rows: Array, count: Array, sizes: Array, keys: Array) -> State:
         def body(i: Array, state: State) -> State:
             batch = loop.batch(rows, sizes[i], keys[i])
-            return loop.update(state, loop.gradient(state.parameters, *batch))
+            return loop.update(state, gradient(state.parameters, *batch))
 
         return jax.lax.fori_loop(0, count, body, state)
 

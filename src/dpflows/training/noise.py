@@ -103,14 +103,13 @@ def trained_coordinates(
     blueprint: Blueprint, parameters: Parameters
 ) -> Int[np.ndarray, " trained"]:
     """Which places of the vector of all parameters no mask hides."""
-    dense = tuple(
-        _trained(layer, mask) for layer, mask in zip(parameters.dense, blueprint.masks, strict=True)
-    )
-    free = jax.tree.map(lambda leaf: np.ones(leaf.shape, bool), parameters.free)
-    leaves = jax.tree.leaves(Parameters(dense, free))
-    return np.flatnonzero(np.concatenate([leaf.reshape(-1) for leaf in leaves]))
+    layers = [_places(*pair) for pair in zip(parameters.dense, blueprint.masks, strict=True)]
+    free = [np.ones(leaf.shape, bool) for leaf in jax.tree.leaves(parameters.free)]
+    shown = [places for layer in layers for places in layer] + free
+    return np.flatnonzero(np.concatenate([places.reshape(-1) for places in shown]))
 
 
-def _trained(layer: DenseParameters, mask: np.ndarray | None) -> DenseParameters:
+def _places(layer: DenseParameters, mask: np.ndarray | None) -> list[np.ndarray]:
+    """Which entries of a layer's weight, then of its bias if it has one, are trained."""
     weight = np.broadcast_to(True if mask is None else mask, layer.weight.shape)
-    return DenseParameters(weight, None if layer.bias is None else np.ones(layer.bias.shape, bool))
+    return [weight] if layer.bias is None else [weight, np.ones(layer.bias.shape, bool)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dpflows.errors import InputError
-from dpflows.files import artefact_digest, sync
+from dpflows.files import artefact_digest, give_name, require_absent, sync
 from dpflows.privacy.ledger.ledger import Ledger
 from dpflows.privacy.ledger.receipts import Receipt
 
@@ -44,6 +44,8 @@ def publish(
     receipt: Receipt,
     path: str | os.PathLike[str],
     write: Callable[[Path], None],
+    *,
+    overwrite: bool = True,
 ) -> Receipt:
     """Write a file under a pending name, mark it released, then give it its name.
 
@@ -52,6 +54,7 @@ def publish(
         receipt: What ``reserve`` gave; the charge must be committed.
         path: The file's final name.
         write: Writes the file to the path it is given.
+        overwrite: Whether a file that has the final name already may be lost.
 
     Guarantee:
         Whenever the process dies, a file with the final name has a charge, and the ledger
@@ -73,6 +76,8 @@ def publish(
         ('RELEASED', ['clinic.ledger', 'mean.txt'])
     """
     _require_unreleased(ledger, receipt)
+    if not overwrite:
+        require_absent(path)
     target, pending = Path(path), _new_pending(path, receipt.run)
     with _removed_on_failure(pending):
         write(pending)
@@ -81,11 +86,13 @@ def publish(
         artefact = _digest(pending)
     with _removed_if_unmarked(ledger, receipt.run, pending, artefact):
         marked = ledger.release(receipt, artefact=artefact)
-    _reveal(pending, target)
+    _reveal(pending, target, overwrite)
     return marked
 
 
-def recover(ledger: Ledger, run: str, path: str | os.PathLike[str]) -> bool:
+def recover(
+    ledger: Ledger, run: str, path: str | os.PathLike[str], *, overwrite: bool = True
+) -> bool:
     """Finish a release that was marked but not revealed; whether ``path`` now holds it.
 
     Guarantee:
@@ -96,9 +103,14 @@ def recover(ledger: Ledger, run: str, path: str | os.PathLike[str]) -> bool:
         return False
     target = Path(path)
     for pending in pending_files(path, run):
-        if _holds(pending, state.artefact):
-            _reveal(pending, target)
-            break
+        if not _holds(pending, state.artefact):
+            continue
+        if _holds(target, state.artefact):
+            # a death while the name was given may have left the file under both names
+            pending.unlink(missing_ok=True)
+        else:
+            _reveal(pending, target, overwrite)
+        break
     return _holds(target, state.artefact)
 
 
@@ -133,9 +145,8 @@ def _removed_if_unmarked(ledger: Ledger, run: str, pending: Path, artefact: str)
         raise
 
 
-def _reveal(pending: Path, target: Path) -> None:
-    os.replace(pending, target)
-    sync(target.parent)
+def _reveal(pending: Path, target: Path, overwrite: bool) -> None:
+    give_name(pending, target, overwrite=overwrite)
 
 
 def _holds(path: Path, digest: str) -> bool:

@@ -23,7 +23,7 @@ Guarantee:
 
 import math
 import os
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
@@ -176,7 +176,7 @@ def lattice(scale: float) -> float:
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - LATTICE_BITS)
 
 
-def _joined(first: int, more: bytes) -> "object":
+def _joined(first: int, more: bytes) -> Any:
     """The middle of the interval that all drawn bits of a uniform leave."""
     import mpmath
 
