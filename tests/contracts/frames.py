@@ -1,5 +1,6 @@
 """Typed tables: what each library makes of the same values, one row of them of any type."""
 
+import contextlib
 import dataclasses
 import datetime
 import io
@@ -54,8 +55,10 @@ def pair(
     wanted = _source(build, first, styles, kept, first)
     if wanted is None:
         raise ValueError(f"{reader} cannot hold the first table")
+    names = list(CHANGES if schema.columns[0].nullable else MILD)
+    weights = np.array([3.0 if name in WEIGHTY else 1.0 for name in names])
     while True:
-        change = str(rng.choice(list(CHANGES if schema.columns[0].nullable else MILD)))
+        change = str(rng.choice(names, p=weights / weights.sum()))
         changed = _changed(rng, schema, rows[at] if rng.random() < 0.5 else other, change)
         second = _columns(schema, styles, [*rows[:at], changed, *rows[at + 1 :]])
         found = _source(build, second, styles, kept, first)
@@ -162,7 +165,11 @@ def _pandas(make: Callable[[list[Any], Style], pd.Series]) -> Callable[..., Held
 
 
 def _inferred(values: list[Any], style: Style) -> pd.Series:
-    return pd.Series(values)
+    series = pd.Series(values)
+    if series.dtype.kind == "M" and series.dt.tz is None:
+        with contextlib.suppress(pd.errors.OutOfBoundsDatetime):
+            return series.astype(f"datetime64[{style.unit}]")
+    return series
 
 
 def _as_objects(values: list[Any], style: Style) -> pd.Series:
@@ -236,8 +243,10 @@ def arrow_column(values: list[Any], style: Style) -> pa.Array:
     """One column of one type: the narrowest that holds it all, in the end text."""
     values = [None if _is_gap(v) and not isinstance(v, float) else v for v in values]
     present = {type(v) for v in values if v is not None}
-    if present <= {int} and style.is_tight:
+    if style.is_tight and present <= {int}:
         return _tight(values)
+    if style.is_tight and present == {float} and _are_short(values):
+        return pa.array(values, pa.float32())
     if present == {datetime.datetime}:
         return _stamps(values, style)
     mixed = datetime.date in present and len(present) > 1
@@ -249,6 +258,11 @@ def arrow_column(values: list[Any], style: Style) -> pa.Array:
         is_text = pa.types.is_string(array.type) and style.is_dictionary
         return array.dictionary_encode() if is_text else array
     return pa.array([None if v is None else str(v) for v in values])
+
+
+def _are_short(values: list[Any]) -> bool:
+    with np.errstate(over="ignore", under="ignore"):
+        return all(v is None or _is_gap(v) or float(np.float32(v)) == v for v in values)
 
 
 def _plain(values: list[Any]) -> pa.Array:
@@ -332,5 +346,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "bytes": (b"x", b"\xff"),
     "object": (1 + 2j, [1], {"a": 1}, (1, 2), "\ud800", "x" * 70_000, "a\0b"),
 }
+#: What changes the type of a column most often.
+WEIGHTY = ("missing", "fraction", "text")
 #: What can be read where no cell may be missing.
 MILD = (ANOTHER, "fraction", "whole number", "extreme", "label")

@@ -18,18 +18,25 @@ from contracts.text_files import MISSING, Dialect, Stored
 Lines = list[str]
 NUMERIC = re.compile(r"\s*[+-]?[0-9.,]+([eE][+-]?\d+)?\s*")
 DELIMITERS = ",;\t|"
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def on_bytes(change: Callable[[list[bytes], Dialect], list[bytes]]) -> Inference:
     """A fault that changes the lines of text files before they are read."""
 
     def before(source: Any, pair: Pair) -> Any:
-        if pair.dialect is None:
-            return source
         lines = change(list(source.lines), pair.dialect)
         return pair.dialect.file(_names(source, pair), lines) if lines else source
 
-    return Inference(before=before)
+    return Inference(before=before, concerns=_is_by_line)
+
+
+def _is_by_line(pair: Pair) -> bool:
+    return pair.dialect is not None and not pair.dialect.multiline
+
+
+def _is_pandas(pair: Pair) -> bool:
+    return pair.reader.startswith("pandas")
 
 
 def on_lines(change: Callable[[Lines, Dialect], Lines]) -> Inference:
@@ -79,7 +86,10 @@ def latin_1(lines: list[bytes], one: Dialect) -> list[bytes]:
 def sniffed_delimiter(lines: Lines, one: Dialect) -> Lines:
     """The delimiter is the commonest mark of the first row."""
     found = max(DELIMITERS, key=lambda mark: (lines[0].count(mark), mark == one.delimiter))
-    return [one.delimiter.join(line.split(found)) for line in lines]
+    if found == one.delimiter:
+        return lines
+    # what was a delimiter is now a character like others
+    return [line.replace(one.delimiter, "_").replace(found, one.delimiter) for line in lines]
 
 
 def quotes_over_lines(lines: Lines, one: Dialect) -> Lines:
@@ -123,7 +133,7 @@ def no_ragged_rows(lines: Lines, one: Dialect) -> Lines:
 
 def byte_order(lines: list[bytes], one: Dialect) -> list[bytes]:
     """A file that starts like UTF-16 is UTF-16, whatever is declared."""
-    if one.header or not lines[0].startswith(codecs.BOM_UTF16_LE):
+    if one.header or one.has_mark or not lines[0].startswith(UTF16_MARKS):
         return lines
     return b"\n".join(lines).decode("utf-16", errors="replace").encode("utf-8").split(b"\n")
 
@@ -161,10 +171,9 @@ def kept_dtypes(reading: Reading, source: Any, pair: Pair) -> Reading:
 
 def kinds_from_cells(reading: Reading, source: Any, pair: Pair) -> Reading:
     """Without a schema, a column of whole numbers is an integer column."""
-    if pair.schema is None:
-        for column in reading.header["schema"]["columns"]:
-            values = reading.columns[column["name"]]
-            column["kind"] = "integer" if (np.rint(values) == values).all() else "continuous"
+    for column in reading.header["schema"]["columns"]:
+        values = reading.columns[column["name"]]
+        column["kind"] = "integer" if (np.rint(values) == values).all() else "continuous"
     return reading
 
 
@@ -181,20 +190,18 @@ def days_from_cells(reading: Reading, source: Any, pair: Pair) -> Reading:
 
 def one_type_per_column(reading: Reading, source: Any, pair: Pair) -> Reading:
     """One text in a pandas column of numbers, and none of its numbers is read."""
-    if isinstance(source, pd.DataFrame):
-        for name, values in reading.columns.items():
-            if values.dtype.kind == "f" and source[name].dtype == object:
-                reading.columns[name] = np.full_like(values, np.nan)
+    for name, values in reading.columns.items():
+        if values.dtype.kind == "f" and source[name].dtype == object:
+            reading.columns[name] = np.full_like(values, np.nan)
     return reading
 
 
 def labels_by_dtype(reading: Reading, source: Any, pair: Pair) -> Reading:
     """Whole numbers that a gap turned into floats are labels with a point."""
-    if isinstance(source, pd.DataFrame):
-        for name, values in reading.columns.items():
-            if values.dtype == object and source[name].dtype == float:
-                marked = [v if v is None else f"{v}.0" for v in values.tolist()]
-                reading.columns[name] = np.array(marked, dtype=object)
+    for name, values in reading.columns.items():
+        if values.dtype == object and source[name].dtype == float:
+            marked = [v if v is None else f"{v}.0" for v in values.tolist()]
+            reading.columns[name] = np.array(marked, dtype=object)
     return reading
 
 
@@ -218,10 +225,10 @@ PLANTED: dict[str, Inference] = {
     "blank lines at the end dropped": on_lines(no_blank_end),
     "ragged rows dropped": on_lines(no_ragged_rows),
     "header by its looks": on_lines(header_by_looks),
-    "kinds from cells": Inference(after=kinds_from_cells),
+    "kinds from cells": Inference(after=kinds_from_cells, concerns=lambda p: p.schema is None),
     "days from cells": Inference(after=days_from_cells),
-    "types in the form": Inference(after=kept_dtypes),
-    "one type per column": Inference(after=one_type_per_column),
-    "labels by the column's type": Inference(after=labels_by_dtype),
+    "types in the form": Inference(after=kept_dtypes, concerns=lambda p: not p.is_text),
+    "one type per column": Inference(after=one_type_per_column, concerns=_is_pandas),
+    "labels by the column's type": Inference(after=labels_by_dtype, concerns=_is_pandas),
     "gaps filled with the mean": Inference(after=filled_with_mean),
 }

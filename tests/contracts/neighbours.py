@@ -21,13 +21,19 @@ FEWEST_ROWS, MOST_ROWS = 2, 12
 #: The share of cases where all cells may be missing, so that nothing is refused.
 LENIENT = 0.85
 #: The share of cases without a schema, with bounds alone.
-WITH_BOUNDS = 0.08
+WITH_BOUNDS = 0.1
 
 LABELS = (
     ("0,5", "1,5", "none"),
     ("1", "2"),
+    ("0", "1", "2"),
+    ("5", "10"),
+    ("0,5", "1,5", "2,5", "-"),
     ("F", "M"),
     ("Zürich", "Genève", "Bern"),
+    ("männlich", "weiblich"),
+    ("Málaga", "Cádiz", "0"),
+    ("two\nlines", "one"),
     ("a b", "c;d", "e,f|g"),
     ('say "hi"', "'no'"),
     ("NA", "ok"),
@@ -39,6 +45,8 @@ LABELS = (
     ("01", "1"),
     ("=1+1", "-", "€5"),
 )
+#: How often cells of a column are missing: never, so that one gap is the first, to always.
+GAPS = (0.0, 0.0, 0.0, 0.15, 0.5, 1.0)
 #: The seconds of 2000-01-01 and 2030-12-31.
 FIRST_DAY, LAST_DAY = 946_684_800, 1_924_905_600
 NUMBERS = ("continuous", "integer")
@@ -85,14 +93,17 @@ def make(number: int) -> Pair:
     bare = bool(rng.random() < WITH_BOUNDS)
     lenient = not bare and bool(rng.random() < LENIENT)
     schema = declared(rng, reader, bare=bare, lenient=lenient)
-    rows = [row(rng, schema) for _ in range(int(rng.integers(FEWEST_ROWS, MOST_ROWS + 1)))]
+    gaps = rng.choice(GAPS, len(schema.columns))
+    # short tables more often, where one row decides more often what all have in common
+    count = int(rng.integers(FEWEST_ROWS, MOST_ROWS + 1, 2).min())
+    *rows, other = [row(rng, schema, gaps) for _ in range(count + 1)]
     at = int(rng.choice([0, len(rows) - 1, rng.integers(len(rows))]))
     if reader == text_files.READER:
         dialect = text_files.Dialect.plain() if bare else text_files.dialect(rng, schema, lenient)
-        change, sources = text_files.pair(rng, schema, dialect, rows, at, row(rng, schema))
+        change, sources = text_files.pair(rng, schema, dialect, rows, at, other)
     else:
         dialect = None
-        change, sources = frames.pair(rng, reader, schema, rows, at, row(rng, schema))
+        change, sources = frames.pair(rng, reader, schema, rows, at, other)
         schema = frames.lenient(schema) if lenient else schema
     if bare:
         return Pair(number, reader, change, at, None, (0.0, 1000.0), dialect, sources)
@@ -127,14 +138,22 @@ def _column(rng: np.random.Generator, name: str, kind: str, lenient: bool) -> Co
     return Column(name, kind, min=low, max=high, nullable=nullable, spikes=spikes)
 
 
-def row(rng: np.random.Generator, schema: Schema) -> list[Any]:
-    """A row that fits a schema, as plain Python values; some beyond bounds and categories."""
-    return [_cell(rng, column) for column in schema.columns]
+def row(rng: np.random.Generator, schema: Schema, gaps: np.ndarray) -> list[Any]:
+    """A row that fits a schema, as plain Python values; some beyond bounds and categories.
+
+    Args:
+        rng: Where it comes from.
+        schema: What is declared.
+        gaps: How often the cells of each column are missing, where that is declared.
+    """
+    pairs = zip(schema.columns, gaps, strict=True)
+    return [
+        None if column.nullable and rng.random() < gap else _cell(rng, column)
+        for column, gap in pairs
+    ]
 
 
 def _cell(rng: np.random.Generator, column: Column) -> Any:
-    if column.nullable and rng.random() < 0.15:
-        return None
     if column.kind == "categorical":
         labels = (*(column.categories or ()), *(("elsewhere",) if rng.random() < 0.1 else ()))
         return str(rng.choice(labels))
@@ -153,7 +172,7 @@ def _number(rng: np.random.Generator, column: Column) -> float | int:
         value = float(rng.uniform(low, high) * rng.choice([1, 1, 1, 1.5]))
     if column.kind == "integer":
         return round(value)
-    return value if rng.random() < 0.5 else float(round(value, 2))
+    return float(rng.choice([value, round(value, 2), round(8 * value) / 8]))
 
 
 def _moment(rng: np.random.Generator, column: Column) -> datetime.datetime | datetime.date:

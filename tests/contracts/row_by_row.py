@@ -38,15 +38,28 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True)
 class Inference:
-    """A planted fault: something told from the rows, before or after they are read."""
+    """A planted fault: something told from the rows, before or after they are read.
 
-    before: Callable[[Any, Pair], Any] = lambda source, pair: source
-    after: Callable[[Reading, Any, Pair], Reading] = lambda reading, source, pair: reading
+    Args:
+        before: Changes a table before it is read.
+        after: Changes what was read, knowing the table.
+        concerns: Whether it can make a difference to a pair.
+    """
+
+    before: Callable[[Any, Pair], Any] | None = None
+    after: Callable[[Reading, Any, Pair], Reading] | None = None
+    concerns: Callable[[Pair], bool] = lambda pair: True
+
+    def touches(self, pair: Pair) -> bool:
+        """Whether it can make a difference to a pair, as far as can be told without reading."""
+        if self.before is None or not self.concerns(pair):
+            return self.concerns(pair)
+        changed = ((self.before(source, pair), source) for source in pair.sources)
+        return any(new is not old and new != old for new, old in changed)
 
 
-def differences(pair: Pair, folder: Path, inference: Inference | None = None) -> str:
+def differences(pair: Pair, folder: Path, inference: Inference = Inference()) -> str:  # noqa: B008
     """``SAME``, ``REFUSED`` where a table is, or else what one row changed."""
-    inference = inference or Inference()
     try:
         first, second = (_read(pair, source, folder, inference) for source in pair.sources)
     except InputError:
@@ -76,9 +89,9 @@ def _bits(values: np.ndarray, row: int) -> Any:
 
 
 def _read(pair: Pair, source: Any, folder: Path, inference: Inference) -> Reading:
-    changed = inference.before(source, pair)
-    table = read(pair, opened(changed, folder))
-    return inference.after(taken_in(table, pair), source, pair)
+    changed = source if inference.before is None else inference.before(source, pair)
+    reading = taken_in(read(pair, opened(changed, folder)), pair)
+    return reading if inference.after is None else inference.after(reading, source, pair)
 
 
 def opened(source: Any, folder: Path) -> Any:

@@ -54,6 +54,7 @@ class Dialect:
     suffix: str = ".csv"
     codec: str = "utf-8"
     date_formats: tuple[str, ...] = ()
+    multiline: bool = False
 
     @classmethod
     def plain(cls) -> "Dialect":
@@ -65,7 +66,7 @@ class Dialect:
         from dpflows.table.text_format import TextFormat
 
         keys = ("delimiter", "decimal", "thousands", "encoding", "quote", "header", "unreadable")
-        keys = (*keys, "date_formats")
+        keys = (*keys, "date_formats", "multiline")
         told = {key: getattr(self, key) for key in keys}
         return dataclasses.replace(schema, text=TextFormat(missing=MISSING, **told))
 
@@ -102,12 +103,13 @@ def _dialect(rng: Rng, lenient: bool) -> Dialect:
     codec = "utf-16-le" if encoding == "utf-16" else encoding
     codec = "utf-16-be" if codec in UTF16 and has_mark and rng.random() < 0.5 else codec
     suffixes = [".csv", ".txt", *([".tsv"] if delimiter == "\t" else [])]
+    quote = str(rng.choice(['"', '"', '"', "'", ""]))
     return Dialect(
         delimiter,
         decimal,
         str(rng.choice(marks)) if rng.random() < 0.3 else "",
         encoding,
-        quote=str(rng.choice(['"', '"', '"', "'", ""])),
+        quote=quote,
         header=bool(rng.random() < 0.6),
         unreadable="missing" if lenient else "refuse",
         ending=str(rng.choice(["\n", "\n", "\r\n"])),
@@ -116,11 +118,14 @@ def _dialect(rng: Rng, lenient: bool) -> Dialect:
         suffix=str(rng.choice(suffixes)) + (".gz" if rng.random() < 0.15 else ""),
         codec=codec,
         date_formats=DATE_FORMATS[int(rng.integers(len(DATE_FORMATS)))],
+        multiline=bool(quote) and bool(rng.random() < 0.1),
     )
 
 
 def _fits(one: Dialect, label: str) -> bool:
     if one.encode(label).decode(one.codec) != label or (one.thousands == "'" == one.quote):
+        return False
+    if "\n" in label and not one.multiline:
         return False
     return bool(one.quote) or not any(mark in label for mark in (one.delimiter, '"', "'"))
 
@@ -130,7 +135,7 @@ def pair(
 ) -> tuple[str, tuple[Stored, Stored]]:
     """Two files, the second with another line in the place of one row."""
     lines = [_line(rng, schema, one, row) for row in rows]
-    if one.unreadable == "missing":
+    if one.unreadable == "missing" and not one.multiline:
         lines = [_odd(rng, schema, one, line) for line in lines]
     change, changed = _changed(rng, schema, one, lines[at], other)
     if not one.is_closed and at == len(lines) - 1 and b"" in (changed, lines[at]):
@@ -143,12 +148,28 @@ def pair(
 def _changed(
     rng: Rng, schema: Schema, one: Dialect, line: bytes, other: list[Any]
 ) -> tuple[str, bytes]:
+    if one.multiline:
+        return "cells in quotes", _requoted(rng, schema, one, other)
+    names = list(CHANGES if one.unreadable == "missing" else MILD)
+    weights = np.array([3.0 if name in WEIGHTY else 1.0 for name in names])
     while True:
-        change = str(rng.choice(list(CHANGES if one.unreadable == "missing" else MILD)))
+        change = str(rng.choice(names, p=weights / weights.sum()))
         start = line if rng.random() < 0.5 else _line(rng, schema, one, other)
         changed = without_ends(CHANGES[change](rng, schema, one, start), one.codec)
         if changed != line:
             return change, changed
+
+
+def _requoted(rng: Rng, schema: Schema, one: Dialect, row: list[Any]) -> bytes:
+    """A record with any cells, line ends among them, all of them in quotes as they should be.
+
+    Where line ends inside quotes are declared, a record is what lies between balanced quotes.
+    """
+    cells = cells_of(rng, schema, one, row)
+    texts = ("a\nb", "\n", "x\r\ny", 'say "', "it's", ",", ";\t|", "", "7", "7\n", "elsewhere")
+    for place in np.flatnonzero(rng.random(len(cells)) < 0.6).tolist():
+        cells[place] = str(rng.choice(texts))
+    return one.encode(one.delimiter.join(_in_quotes(one, cell) for cell in cells))
 
 
 def _odd(rng: Rng, schema: Schema, one: Dialect, line: bytes) -> bytes:
@@ -184,10 +205,14 @@ def _joined(one: Dialect, cells: list[str], rng: Rng) -> str:
 
 
 def _quoted(one: Dialect, cell: str, rng: Rng) -> str:
-    needs = one.quote and any(mark in cell for mark in (one.delimiter, one.quote))
+    needs = one.quote and any(mark in cell for mark in (one.delimiter, one.quote, "\n"))
     if needs or (one.quote and rng.random() < 0.1):
-        return one.quote + cell.replace(one.quote, 2 * one.quote) + one.quote
+        return _in_quotes(one, cell)
     return cell
+
+
+def _in_quotes(one: Dialect, cell: str) -> str:
+    return one.quote + cell.replace(one.quote, 2 * one.quote) + one.quote
 
 
 def _text(rng: Rng, one: Dialect, value: Any, column: Column) -> str:
@@ -360,5 +385,10 @@ CHANGES: dict[str, Callable[[Rng, Schema, Dialect, bytes], bytes]] = {
     "long": _cell("x" * 140_000, "7" * 140_000),
     "comment": _put("#", "\\", "--", "\\QUOTE"),
 }
+#: What readers told most from, more often than the others.
+WEIGHTY = (
+    *("foreign bytes", "byte order mark", "stray quote", "other delimiters", "blank line"),
+    *("other decimal mark", "declared label"),
+)
 #: What can be read without an exception to the rules.
 MILD = ("another row", "declared label", "fraction", "extreme number", "other number", "numbers")
