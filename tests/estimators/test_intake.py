@@ -131,7 +131,7 @@ def settled(schema, *, budget=BUDGET, discover=0.5, seed=3, rows=PATIENTS):
 
 
 def with_other(label):
-    return OPEN.with_column(Column("town", "categorical", nullable=True, other=label))
+    return OPEN.with_columns([Column("town", "categorical", nullable=True, other=label)])
 
 
 def test_categories_and_dates_are_discovered_where_they_are_not_declared():

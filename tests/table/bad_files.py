@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 
-from dpflows.table import Column, Schema
+from dpflows.table import Column, Schema, TextFormat
 
 TWO = Schema((Column("age", "integer", min=0, max=120), Column("dose", "continuous", min=0, max=9)))
 ONE = Schema((Column("dose", "continuous", min=0, max=9),))
@@ -32,6 +32,7 @@ class Bad:
     schema: Schema | None = TWO
     header: bool | None = None
     drop_extra: bool = False
+    text: TextFormat | None = None
 
 
 def parquet(**columns) -> bytes:
@@ -67,8 +68,20 @@ GOOD = b"age,dose\n" + b"30,1.5\n" * 1000
 EMPTY = "file is empty; expected a header line and rows"
 NO_ROWS = "file has a header line but no rows"
 NUL = "file must be text, but holds NUL bytes; export it as CSV in UTF-8"
-CONTROL = "file must be text, but holds control characters; export it as CSV"
-QUOTE = "file has a quote that is opened but not closed; correct it"
+UNREADABLE = 'correct them, or declare unreadable = "missing" in [text]'
+CONTROL = (
+    "file has 1 line with control characters, the first is row 1; export the file as CSV, "
+    + UNREADABLE
+)
+QUOTE = (
+    "file has 1 line with a quote that is not closed where it should be, the first is row 1; "
+    "declare multiline = true in [text] if cells hold line ends, " + UNREADABLE
+)
+MULTILINE = (
+    "file has a quote that is not closed or stands inside a cell, and multiline = true needs "
+    "quotes as in RFC 4180; correct the file"
+)
+HEADER = "first line of the file cannot be split into names; check its quotes and encoding"
 ROW_FIRST = (
     "first line of the file looks like a row, not like names; add a header line, or "
     "declare the columns in a schema and pass header=False"
@@ -78,8 +91,9 @@ NOT_PARQUET = "file is damaged or not Parquet; get the file again"
 NOT_ARROW = "file is damaged or not Arrow; write it again"
 RAGGED = (
     "rows must have 2 cells as the first line has, got another number in {}, "
-    "the first is row {}; correct them"
+    "the first is row {}; " + UNREADABLE
 )
+ADVICE = 'correct them, or declare in [text] how they are written, or unreadable = "missing"'
 FILL = "fill them, drop their rows, or declare nullable = true (DPFlow models missing cells)"
 EXTRA = (
     "table has {} that the schema does not declare; declare or "
@@ -91,7 +105,7 @@ LACKS = "table lacks columns that the schema declares: {}; add them or take them
 def number(column: str, cells: str, row: int) -> str:
     return (
         f"column '{column}' must hold numbers, got {cells} of another form, "
-        f"the first in row {row}; correct them"
+        f"the first in row {row}; {ADVICE}"
     )
 
 
@@ -124,24 +138,56 @@ BAD = {
     "empty inside gzip": Bad("t.csv.gz", gzip.compress(b""), EMPTY),
     "header only": Bad("t.csv", b"age,dose\n", NO_ROWS),
     "header without line end": Bad("t.csv", b"age,dose", NO_ROWS),
-    "header and blanks": Bad("t.csv", b"age,dose\n\n\n  \n", NO_ROWS),
-    "header only in utf-16": Bad("t.csv", "age,dose\n".encode("utf-16"), NO_ROWS),
+    "header and blanks": Bad("t.csv", b"age,dose\n\n\r\n", NO_ROWS),
+    "header only in utf-16": Bad(
+        "t.csv", "age,dose\n".encode("utf-16"), NO_ROWS, text=TextFormat(encoding="utf-16")
+    ),
     # not text
     "nul byte": Bad("t.csv", b"age,dose\n1,\x002\n", NUL),
     "nul bytes throughout": Bad("t.csv", bytes(1000), NUL),
     "utf-16 without a mark": Bad("t.csv", "age,dose\n1,2\n".encode("utf-16-le"), NUL),
-    "nul inside utf-16": Bad("t.csv", "age,dose\n1,\x002\n".encode("utf-16"), NUL),
+    "nul inside utf-16": Bad(
+        "t.csv",
+        "age,dose\n1,\x002\n".encode("utf-16"),
+        CONTROL,
+        text=TextFormat(encoding="utf-16"),
+    ),
     "half of utf-16": Bad(
         "t.csv",
         b"\xff\xfea\x00\x00\xd8b\x00",
-        "file starts like UTF-16 but is not; save it as UTF-8",
+        "file is not utf-16; declare its encoding in [text]",
+        text=TextFormat(encoding="utf-16"),
+    ),
+    "utf-16 that is not declared": Bad(
+        "t.csv",
+        "age,dose\n1,2\n".encode("utf-16"),
+        'file starts like UTF-16; declare encoding = "utf-16" in [text], or pass --encoding utf-16',
+    ),
+    "latin-1 that is not declared": Bad(
+        "t.csv",
+        "age,dose\n1,2\n1,é\n3,é\n".encode("latin-1"),
+        "file has 2 lines with bytes that are not utf-8, the first is row 2; declare the encoding "
+        "in [text] (--encoding), " + UNREADABLE,
+    ),
+    "a name that is not utf-8": Bad("t.csv", "é,dose\n1,2\n".encode("latin-1"), HEADER),
+    "old line ends": Bad(
+        "t.csv",
+        b"age,dose\r1,2\r",
+        "file has line ends of an old kind (carriage returns); save it anew",
+    ),
+    "a carriage return": Bad("t.csv", b"age,dose\n1,2\r3,4\n", CONTROL),
+    "blank lines": Bad(
+        "t.csv",
+        b"age,dose\n1,2\n\n3,4\n\r\n5,6\n",
+        "file has 2 lines without cells, the first is row 2; remove blank lines, " + UNREADABLE,
     ),
     "controls": Bad("t.csv", b"age,dose\n1,\x072\n", CONTROL),
-    "a picture": Bad("t.csv", b"\x89PNG\r\n\x1a\n" + bytes(range(1, 256)), CONTROL),
+    "a picture": Bad("t.csv", b"\x89PNG\r\n\x1a\n" + bytes(range(1, 256)), HEADER),
     "long line": Bad(
         "t.csv",
         b"age,dose\n1," + b"2" * 2**22 + b"\n",
-        "file has a line of more than 4194304 bytes; is it a table?",
+        "file has 1 line of more than 4194304 bytes, the first is row 1; is it a table? "
+        + UNREADABLE,
     ),
     # compression
     "not gzip": Bad("t.csv.gz", GOOD, NOT_GZIP),
@@ -177,8 +223,8 @@ BAD = {
     "header denied and too narrow": Bad(
         "t.csv",
         b"30\n40\n",
-        "file without a header line has 1 column, but the schema declares 2; "
-        "declare every column in order",
+        'file without a header line has 1 column under the delimiter ",", but the schema declares '
+        "2; declare every column in order, and the delimiter in [text] (--delimiter)",
         header=False,
     ),
     "header denied but there": Bad(
@@ -228,7 +274,15 @@ BAD = {
     "long rows": Bad("t.csv", b"age,dose\n1,2,3\n3,4\n4,5,6\n", RAGGED.format("2 rows", 1)),
     "other delimiter in rows": Bad("t.csv", b"age,dose\n1;2\n", RAGGED.format("1 row", 1)),
     "open quote": Bad("t.csv", b'age,dose\n1,"2\n3,4\n', QUOTE),
-    "open quote in header": Bad("t.csv", b'age,"dose\n1,2\n3,4\n', QUOTE),
+    "open quote in header": Bad("t.csv", b'age,"dose\n1,2\n3,4\n', HEADER),
+    "text behind a quote": Bad("t.csv", b'age,dose\n1,"2"0\n3,4\n', QUOTE),
+    "quoted line end": Bad("t.csv", b'age,dose\n"\n1",2\n3,4\n', QUOTE),
+    "open quote among line ends": Bad(
+        "t.csv", b'age,dose\n1,"2\n3,4\n', MULTILINE, text=TextFormat(multiline=True)
+    ),
+    "a quote inside a cell among line ends": Bad(
+        "t.csv", b'age,dose\n1,2"\n3,"4"\n', MULTILINE, text=TextFormat(multiline=True)
+    ),
     # cells
     "a word": Bad("t.csv", b"age,dose\n1,2\n3,many\n", number("dose", "1 cell", 2)),
     "two words": Bad("t.csv", b"age,dose\n1,few\n3,many\n", number("dose", "2 cells", 1)),
@@ -236,14 +290,30 @@ BAD = {
     "hexadecimal": Bad("t.csv", b"age,dose\n0x10,2\n", number("age", "1 cell", 1)),
     "wide digits": Bad("t.csv", "age,dose\n１,2\n".encode(), number("age", "1 cell", 1)),
     "thousands": Bad("t.csv", b'age,dose\n1,"1,234.5"\n', number("dose", "1 cell", 1)),
-    "comma and point": Bad("t.csv", b"age;dose\n1;1.5\n2;2,5\n", number("dose", "1 cell", 2)),
-    "thousands of points": Bad("t.csv", b"age;dose\n1;1.234,5\n", number("dose", "1 cell", 1)),
+    "other delimiter": Bad(
+        "t.csv",
+        b"age;dose\n1;1.5\n",
+        'first line of the file holds the declared names between ";", not between ","; declare '
+        'delimiter = ";" in [text], or pass --delimiter ";"',
+    ),
+    "comma and point": Bad(
+        "t.csv",
+        b"age;dose\n1;1.5\n2;2,5\n",
+        number("dose", "1 cell", 2),
+        text=TextFormat(delimiter=";"),
+    ),
+    "thousands of points": Bad(
+        "t.csv",
+        b"age;dose\n1;1.234,5\n",
+        number("dose", "1 cell", 1),
+        text=TextFormat(delimiter=";", decimal=","),
+    ),
     "missing": Bad("t.csv", b"age,dose\n1,2\n,3\n", filled("age", "1 cell", 2)),
     "missing by many words": Bad(
         "t.csv", b"age,dose\n1,NA\n2,NaN\n3,null\n4, \n5,None\n6,1\n", filled("dose", "5 cells", 1)
     ),
     "blank line in one column": Bad(
-        "t.csv", b"dose\n1\n\n2\n\n", filled("dose", "1 cell", 2), schema=ONE
+        "t.csv", b"dose\n1\n\n2\n\n", filled("dose", "2 cells", 2), schema=ONE
     ),
     "infinite": Bad("t.csv", b"age,dose\n1,inf\n2,-Infinity\n", finite("dose", "2 cells", 1)),
     "too large for a double": Bad(
@@ -272,12 +342,12 @@ BAD = {
     "parquet with lists": Bad(
         "t.parquet",
         parquet(age=[1], dose=[[1.0]]),
-        "column 'dose' must hold numbers, got another type; convert it",
+        "column 'dose' has a type that tables may not have; convert it",
     ),
     "parquet with dates": Bad(
         "t.parquet",
         parquet(age=[1], dose=np.array(["2020-01-01"], "datetime64[s]")),
-        "column 'dose' must hold numbers, got another type; convert it",
+        number("dose", "1 cell", 1),
     ),
     "parquet with gaps": Bad(
         "t.parquet", parquet(age=[1, None], dose=[1.0, 2.0]), filled("age", "1 cell", 2)
@@ -303,39 +373,35 @@ BAD = {
         "t.csv",
         b"sex,alive,seen\nF,maybe,2020-01-01\n",
         "column 'alive' must hold booleans, got 1 cell of another form, the first in row 1; "
-        "correct them",
+        + ADVICE,
         schema=MIXED,
     ),
     "not a date": Bad(
         "t.csv",
         b"sex,alive,seen\nF,1,2020-01-01\nM,0,31.12.2020\n",
         "column 'seen' must hold dates such as 2020-12-31, got 1 cell of another form, "
-        "the first in row 2; correct them",
-        schema=MIXED,
-    ),
-    "some time zones": Bad(
-        "t.csv",
-        b"sex,alive,seen\nF,1,2020-01-01T00:00:00Z\nM,0,2020-01-01\n",
-        "column 'seen' must hold dates either all with or all without a time zone",
+        "the first in row 2; " + ADVICE,
         schema=MIXED,
     ),
     "numbers for labels": Bad(
         "t.parquet",
         parquet(sex=[1.5], alive=[True], seen=["2020-01-01"]),
-        "column 'sex' must hold labels of text, got another type; convert it",
+        "column 'sex' must hold labels of text, got 1 cell of another form, the first in row 1; "
+        + ADVICE,
         schema=MIXED,
     ),
     "two is no boolean": Bad(
         "t.parquet",
         parquet(sex=["F"], alive=[2], seen=["2020-01-01"]),
         "column 'alive' must hold booleans, got 1 cell of another form, the first in row 1; "
-        "correct them",
+        + ADVICE,
         schema=MIXED,
     ),
     "numbers for dates": Bad(
         "t.parquet",
         parquet(sex=["F"], alive=[1], seen=[5]),
-        "column 'seen' must hold dates, got another type; convert it",
+        "column 'seen' must hold dates such as 2020-12-31, got 1 cell of another form, "
+        "the first in row 1; " + ADVICE,
         schema=MIXED,
     ),
 }

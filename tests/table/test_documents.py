@@ -1,5 +1,6 @@
 """Schema files: what is written is read back, and mistakes are named."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from dpflows.errors import InputError
-from dpflows.table import Column, Schema
+from dpflows.table import Column, Schema, TextFormat
 from dpflows.table.constraints import Constraint
 from dpflows.table.documents import MAX_BYTES, to_json, to_toml
 from table.generated import build, schemas
@@ -90,6 +91,46 @@ def test_spikes_target_and_constraints_survive_their_file(ending, tmp_path):
     assert Schema.from_dict(json.loads(json.dumps(RICH.to_dict()))) == RICH
 
 
+WRITTEN = TextFormat(
+    delimiter="\t",
+    decimal=",",
+    thousands="\u202f",
+    encoding="latin-1",
+    quote="",
+    header=False,
+    missing=("", "-9", 'a"b'),
+    date_formats=("%d.%m.%Y",),
+)
+
+
+@pytest.mark.parametrize("ending", ["toml", "json"])
+@pytest.mark.parametrize("text", [WRITTEN, TextFormat(multiline=True)], ids=["many", "one"])
+def test_what_is_declared_about_text_survives_its_file(ending, text, tmp_path):
+    schema = dataclasses.replace(RICH, text=text)
+    schema.write(tmp_path / f"s.{ending}")
+    assert Schema.read(tmp_path / f"s.{ending}") == schema
+    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+    assert schema != RICH
+
+
+def test_a_schema_that_makes_missing_cells_must_allow_them():
+    described = {"columns": {"a": {"kind": "integer"}}, "text": {"unreadable": "missing"}}
+    with pytest.raises(
+        InputError, match="column 'a'; declare nullable = true there, or unreadable"
+    ):
+        Schema.from_dict(described)
+    described["columns"]["a"]["nullable"] = True
+    assert Schema.from_dict(described).text.makes_missing
+
+
+def test_a_proposal_says_that_it_was_read_off_the_rows(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("age;dose\n1;2,5\n")
+    written = to_toml(Schema.from_frame(path))
+    assert "# read off the rows of the file: check every line\n[text]\ndelimiter" in written
+    assert written.startswith("# proposed: kinds were told from the table")
+
+
 def test_what_is_not_declared_is_not_written():
     plain = Schema((Column("age", "integer", min=0, max=120),))
     assert to_toml(plain) == '[columns.age]\nkind = "integer"\nmin = 0\nmax = 120\n'
@@ -140,13 +181,14 @@ BAD = {
     '[columns.age]\nkind = "integer"\nmn = 4': f"column 'age': unknown key 'mn'; {KNOWN}",
     '[columns.age]\nkind = "integer"\n4711 = 4': f"column 'age': unknown key; {KNOWN}",
     '[column.age]\nkind = "integer"': (
-        "schema: unknown key 'column'; known keys are columns, values_read, target, constraints"
+        "schema: unknown key 'column'; known keys are columns, values_read, target, "
+        "constraints, text"
     ),
     "[columns.age]\nmin = 1": "column 'age': kind is missing; declare what the column holds",
     "[columns.age]\nkind = 4711": "column 'age': kind must be text",
     "[columns]\nage = 4711": f"column 'age': must be a table of keys: {KEYS}",
     "columns = 4711": "schema must have a part named columns, as in [columns.age]",
-    "columns = []": "schema must declare 1 to 10000 columns under [columns.NAME]",
+    "columns = []": "schema must declare 1 to 50000 columns under [columns.NAME]",
     "columns = [4711]": "schema must have a part named columns, as in [columns.age]",
     'columns = [{kind = "boolean"}]': "column names must be text of 1 to 1000 characters",
     "": "schema must have a part named columns, as in [columns.age]",
@@ -201,7 +243,7 @@ BAD = {
         "constraint must read like: start <= end, or: pregnant = true -> sex = F"
     ),
     'values_read = 1\n[columns.age]\nkind = "boolean"': "values_read must be true or false",
-    "#" * (MAX_BYTES + 1): "schema file must hold at most 1048576 bytes; is it the table?",
+    "#" * (MAX_BYTES + 1): "schema file must hold at most 8388608 bytes; is it the table?",
 }
 
 
@@ -249,7 +291,7 @@ def test_paths_that_are_no_schema_files(tmp_path):
 
 
 def test_a_schema_that_could_not_be_read_back_is_not_written(tmp_path):
-    labels = tuple(f"{i:0>200}" for i in range(10_000))
+    labels = tuple(f"{i:0>900}" for i in range(10_000))
     schema = Schema((Column("x", "categorical", categories=labels),))
     with pytest.raises(InputError, match="schema is too large"):
         schema.write(tmp_path / "s.toml")

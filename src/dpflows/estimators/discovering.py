@@ -72,7 +72,7 @@ class Discovery:
 
     def find(self, table: Table, entropy: Entropy) -> Schema:
         """The table's schema with what was found in it."""
-        schema = table.schema
+        schema, described = table.schema, []
         for place, is_labelled in self.gaps:
             column = schema.columns[place]
             search = self._with_labels if is_labelled else self._with_bounds
@@ -81,8 +81,8 @@ class Discovery:
             )
             if found is None:
                 raise _nothing(schema.label(column.name), is_labelled)
-            schema = schema.with_column(found)
-        return schema
+            described.append(found)
+        return schema.with_columns(described)
 
     def _with_bounds(
         self, column: Column, values: np.ndarray, purpose: str, entropy: Entropy

@@ -3,6 +3,8 @@
 Guarantee:
     The box comes from declarations, or from noisy counts whose events are part of the
     plan; never from the rows alone. A column about which nothing is declared is refused.
+    Kinds are declared, too: without a schema all columns are continuous, whatever the types
+    are that the table gives them.
 """
 
 import dataclasses
@@ -45,7 +47,7 @@ class Declarations:
     """What a curator says about a table before anybody reads it.
 
     Args:
-        schema: A ``Schema`` or the path of one; ``None`` takes kinds from types.
+        schema: A ``Schema`` or the path of one; without one every column is continuous.
         bounds: ``(low, high)`` of the columns instead, numbers or one per column.
         discover: The share of epsilon, and of delta if there are labels, that may find
             bounds and categories where none are declared.
@@ -150,11 +152,9 @@ def with_bounds(schema: Schema, bounds: Any) -> Schema:
     """
     schema.require_numeric()
     low, high = read_bounds(bounds, len(schema.columns))
-    columns = (
-        dataclasses.replace(column, kind=_kind(column, a, b), min=float(a), max=float(b))
-        for column, a, b in zip(schema.columns, low, high, strict=True)
-    )
-    return dataclasses.replace(schema, columns=tuple(columns))
+    triples = zip(schema.columns, low.tolist(), high.tolist(), strict=True)
+    columns = tuple(dataclasses.replace(column, min=a, max=b) for column, a, b in triples)
+    return dataclasses.replace(schema, columns=columns)
 
 
 def read_bounds(bounds: Any, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -170,11 +170,6 @@ def read_bounds(bounds: Any, columns: int) -> tuple[np.ndarray, np.ndarray]:
     return low.copy(), high.copy()
 
 
-def _kind(column: Column, low: float, high: float) -> str:
-    whole = float(low).is_integer() and float(high).is_integer()
-    return "continuous" if column.kind == "integer" and not whole else column.kind
-
-
 def stamps_of(schema: Schema) -> tuple[str, ...]:
     """What a schema alone marks a fit with.
 
@@ -186,8 +181,11 @@ def stamps_of(schema: Schema) -> tuple[str, ...]:
 
 
 def as_source(X: Any) -> Any:
-    """Nested lists as an array; tables that no estimator takes are refused."""
-    source = np.asarray(X) if isinstance(X, list | tuple) else X
+    """Nested lists as an array of objects; tables that no estimator takes are refused.
+
+    An array of one type would turn all numbers into text where one cell is text.
+    """
+    source = np.array(X, dtype=object) if isinstance(X, list | tuple) else X
     if issparse(source):
         raise InputError("sparse input is not supported; pass X.toarray()")
     if isinstance(source, np.ndarray) and np.iscomplexobj(source):

@@ -4,6 +4,7 @@ from dpflows.table.constraints import Constraint
 from dpflows.table.encoding import Encoding
 from dpflows.table.reading import Form, Table, read_file, read_table
 from dpflows.table.schema import KINDS, Column, Schema
+from dpflows.table.text_format import TextFormat
 
 __all__ = [
     "KINDS",
@@ -13,6 +14,7 @@ __all__ = [
     "Form",
     "Schema",
     "Table",
+    "TextFormat",
     "read_file",
     "read_table",
 ]

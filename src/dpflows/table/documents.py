@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dpflows.errors import InputError
+from dpflows.errors import InputError, unchained
 from dpflows.files import write_atomically
 from dpflows.table.columns import Column, check_name
 from dpflows.table.constraints import Constraint
 from dpflows.table.moments import iso, moment
-from dpflows.table.schema import MAX_CONSTRAINTS, Schema
+from dpflows.table.schema import MAX_COLUMNS, MAX_CONSTRAINTS, Schema
+from dpflows.table.text_format import TextFormat
 
-MAX_BYTES = 2**20
-MAX_COLUMNS = 10_000
-KNOWN_TOP_KEYS = ("columns", "values_read", "target", "constraints")
+MAX_BYTES = 2**23
+KNOWN_TOP_KEYS = ("columns", "values_read", "target", "constraints", "text")
 
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "kind": ((str,), "text"),
@@ -39,6 +39,7 @@ KNOWN_KEYS = tuple(_TYPES)
 _ADVICE = "declare from public knowledge"
 
 
+@unchained
 def read(path: str | os.PathLike[str]) -> Schema:
     """Read a schema file by its ending."""
     loads = _by_ending(path, {".toml": _loads_toml, ".json": _loads_json})
@@ -56,6 +57,7 @@ def write(schema: Schema, path: str | os.PathLike[str]) -> None:
         file.write(content)
 
 
+@unchained
 def parse(description: Any) -> Schema:
     """A schema from plain dictionaries and lists; columns are a mapping or a list."""
     if not isinstance(description, dict):
@@ -73,6 +75,7 @@ def parse(description: Any) -> Schema:
         values_read,
         target=_target(description.get("target")),
         constraints=_constraints(description.get("constraints", [])),
+        text=TextFormat.from_dict(description.get("text", {})),
     )
 
 
@@ -116,6 +119,8 @@ def to_json(schema: Schema) -> str:
     """The schema as the text of a JSON file."""
     document: dict[str, Any] = {"values_read": True} if schema.values_read else {}
     document |= rules(schema)
+    if written := schema.text.to_dict():
+        document["text"] = written
     document["columns"] = {column.name: describe(column) for column in schema.columns}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
@@ -130,10 +135,25 @@ def to_toml(schema: Schema) -> str:
         # min =    declare from public knowledge
         # max =    declare from public knowledge
     """
-    top = ["# bounds or categories below were read from the rows: not public\nvalues_read = true\n"]
-    parts = top if schema.values_read else []
-    declared = [f"{key} = {_toml_value(value)}\n" for key, value in rules(schema).items()]
-    return "\n".join(parts + declared + [_section(column) for column in schema.columns])
+    parts = [_PROPOSED] if schema.is_proposed else []
+    parts += [_VALUES_READ] if schema.values_read else []
+    parts += [f"{key} = {_toml_value(value)}\n" for key, value in rules(schema).items()]
+    parts += [_text_section(schema)] if schema.text.to_dict() else []
+    return "\n".join(parts + [_section(column) for column in schema.columns])
+
+
+_VALUES_READ = (
+    "# bounds or categories below were read from the rows: not public\nvalues_read = true\n"
+)
+_PROPOSED = (
+    "# proposed: kinds were told from the table, and one row can change them; check every line\n"
+)
+_TEXT_PROPOSED = "# read off the rows of the file: check every line\n"
+
+
+def _text_section(schema: Schema) -> str:
+    lines = [f"{key} = {_toml_value(value)}\n" for key, value in schema.text.to_dict().items()]
+    return (_TEXT_PROPOSED if schema.is_proposed else "") + "[text]\n" + "".join(lines)
 
 
 def _section(column: Column) -> str:

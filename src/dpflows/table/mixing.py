@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import pyarrow as pa
 
-from dpflows.errors import InputError
-from dpflows.table.cells import count_outside, explained, in_units, read_cells
+from dpflows.errors import InputError, unchained
+from dpflows.table.cells import count_outside, in_units, read_cells
 from dpflows.table.columns import Column
 from dpflows.table.encoding import Uniforms, require_declared
 from dpflows.table.leaves import Leaves, leaves_of
@@ -82,6 +81,7 @@ class MixedEncoding:
             for name, leaves, at in columns
         }
 
+    @unchained
     def read_conditions(self, conditions: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Wanted values by column, each read as a cell of a table would be.
 
@@ -101,9 +101,8 @@ class MixedEncoding:
     def _read_value(self, name: str, value: Any) -> np.ndarray:
         column = self.schema.column(name)
         label = f"condition on {self.schema.label(name)}"
-        with explained(f"{label} must be a value of its kind, {column.kind}"):
-            plain = value.item() if isinstance(value, np.generic) else value
-            cells = pa.chunked_array([pa.array([plain])])
+        cells = np.empty(1, dtype=object)
+        cells[0] = value
         read = read_cells(cells, column, label)
         if count_outside(read, column):
             raise InputError(f"{label} must be a value that the schema declares")

@@ -1,7 +1,9 @@
 """Opens whatever holds a table: the kind of object or the ending of a file decides."""
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +23,19 @@ from dpflows.table.sources import (
     read_parquet,
 )
 from dpflows.table.text import read_text
+from dpflows.table.text_format import TextFormat
 
 TEXT_ENDINGS = (".csv", ".tsv", ".txt")
 PARQUET_ENDINGS = (".parquet",)
 ARROW_ENDINGS = (".feather", ".arrow")
 
 
-def open_source(source: Any, schema: Schema | None, header: bool | None) -> Source:
+def open_source(
+    source: Any, schema: Schema | None, header: bool | None, text: TextFormat
+) -> Source:
     """Take a table of any accepted kind apart into columns."""
     if isinstance(source, str | os.PathLike):
-        return from_path(source, schema, header)
+        return from_path(source, schema, header, text)
     if header is not None:
         raise InputError("header is for text files; leave it out for tables in memory")
     if isinstance(source, np.ndarray):
@@ -46,17 +51,24 @@ def open_source(source: Any, schema: Schema | None, header: bool | None) -> Sour
     )
 
 
-def from_path(path: Any, schema: Schema | None, header: bool | None) -> Source:
+def from_path(path: Any, schema: Schema | None, header: bool | None, text: TextFormat) -> Source:
     """Read a file by its ending."""
     path = Path(path)
-    ending = _ending(path)
+    ending = ending_of(path)
     if header is not None and ending not in TEXT_ENDINGS:
         raise InputError("header is for text files; leave it out for Parquet and Arrow files")
-    try:
-        _check_file(path)
+    with file_errors(path):
+        check_file(path)
         if ending in TEXT_ENDINGS:
-            return read_text(path, schema, header)
+            return read_text(path, schema, header, text)
         return from_arrow(read_parquet(path) if ending in PARQUET_ENDINGS else read_ipc(path))
+
+
+@contextlib.contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """Say in one line why a file cannot be read."""
+    try:
+        yield
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise InputError(f"cannot read {str(path)!r}: {reason}; check the path") from None
@@ -64,7 +76,8 @@ def from_path(path: Any, schema: Schema | None, header: bool | None) -> Source:
         raise InputError("the table does not fit into memory; use fewer rows or columns") from None
 
 
-def _ending(path: Path) -> str:
+def ending_of(path: Path) -> str:
+    """How the name of a table's file ends, without what says that it is packed."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     is_packed = suffixes[-1:] == [".gz"]
     ending = "".join(suffixes[-2:-1] if is_packed else suffixes[-1:])
@@ -78,7 +91,8 @@ def _ending(path: Path) -> str:
     return ending
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Refuse what is no file of a size that can be read."""
     # opening a pipe would wait for a writer, so the kind of file is asked first
     try:
         found = path.stat()

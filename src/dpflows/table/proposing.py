@@ -1,42 +1,142 @@
-"""Schemas proposed for tables that came without one."""
+"""Schemas proposed for tables that came without one.
 
+A proposal is told from the rows, so that one row can change it. It is meant for somebody who
+checks it; nothing is fitted with it unseen.
+"""
+
+import codecs
 import dataclasses
+import datetime
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dpflows.errors import InputError
-from dpflows.table.cells import is_moment, plain, read_cells, seconds, trimmed
-from dpflows.table.columns import DAY, MAX_CATEGORIES, Column, counted
-from dpflows.table.opening import open_source
+from dpflows.errors import InputError, unchained
+from dpflows.table.cells import numbers_in_text, read_cells, seconds, trimmed
+from dpflows.table.columns import DAY, MAX_CATEGORIES, Column, counted, is_missing
+from dpflows.table.opening import (
+    TEXT_ENDINGS,
+    check_file,
+    ending_of,
+    file_errors,
+    open_source,
+)
+from dpflows.table.records import grammar
+from dpflows.table.scalars import (
+    MOMENT,
+    NUMBER,
+    TEXT,
+    TRUTH,
+    Cells,
+    Raw,
+    is_moment,
+    sorted_cells,
+)
 from dpflows.table.schema import Schema
 from dpflows.table.sources import Source
+from dpflows.table.text import decoded, load
+from dpflows.table.text_format import AS_MISSING, TextFormat
+
+#: A comma comes last: beside another delimiter it is more likely a decimal comma.
+_BY_LIKELIHOOD = ";\t|,"
 
 
+def numeric_schema(source: Source, text: TextFormat) -> Schema:
+    """Names as they came; every column is continuous, whatever its cells and types are.
+
+    Guarantee:
+        Nothing in the schema depends on a row.
+    """
+    _check_names(source.names)
+    columns = tuple(Column(name, "continuous") for name in source.names)
+    return Schema(columns, names_read=source.has_own_names, text=text)
+
+
+@unchained
 def propose(frame: Any, *, read_values: bool = False) -> Schema:
     """What ``Schema.from_frame`` documents."""
-    source = open_source(frame, None, None)
-    schema = dataclasses.replace(proposed(source), names_read=False)
-    if not read_values:
-        return schema
-    columns = tuple(map(_with_values, source.cells, schema.columns))
-    return Schema(columns, values_read=True)
-
-
-def proposed(source: Source) -> Schema:
-    """Names as they came and kinds from types; no value enters the schema."""
+    source, text = _opened(frame)
     _check_names(source.names)
     pairs = zip(source.names, source.cells, strict=True)
-    columns = tuple(_column(name, cells, source.is_text) for name, cells in pairs)
-    return Schema(columns, names_read=source.has_own_names)
+    columns = tuple(_column(name, cells, source.is_text, text) for name, cells in pairs)
+    if read_values:
+        columns = tuple(
+            _with_values(cells, column, text)
+            for cells, column in zip(source.cells, columns, strict=True)
+        )
+    return Schema(columns, values_read=read_values, text=text, is_proposed=True)
 
 
-def _column(name: str, cells: pa.ChunkedArray, is_text: bool) -> Column:
-    kind = _text_kind(cells) if is_text else _kind(cells.type)
-    held = trimmed(plain(cells)) if is_text and kind == "date" else None
-    are_days = pa.types.is_date(cells.type) if held is None else _fits(held, pa.date32())
-    return Column(name, kind, unit=DAY if are_days else "")
+def _opened(frame: Any) -> tuple[Source, TextFormat]:
+    """The table, and how its text seems to be written."""
+    is_path = isinstance(frame, str | os.PathLike)
+    if not is_path or ending_of(Path(frame)) not in TEXT_ENDINGS:
+        return open_source(frame, None, None, TextFormat()), TextFormat()
+    path = Path(frame)
+    with file_errors(path):
+        check_file(path)
+        text = _guessed(load(path, TextFormat(unreadable=AS_MISSING)), path)
+    source = open_source(path, None, None, text)
+    return source, dataclasses.replace(text, decimal=_decimal(source.cells, text))
+
+
+def _guessed(content: bytes, path: Path) -> TextFormat:
+    """The encoding, the delimiter, and whether cells hold line ends, as the file looks."""
+    text = TextFormat(encoding=_encoding(content))
+    content = decoded(content, text)[0].lstrip(b" \r\n")
+    first = content.partition(b"\n")[0].decode("utf-8", errors="replace")
+    bare = re.sub(r'"[^"]*"', "", first)
+    delimiter = max(_BY_LIKELIHOOD, key=bare.count) if bare else ","
+    if delimiter != text.delimiter_of(path):
+        text = dataclasses.replace(text, delimiter=delimiter)
+    return dataclasses.replace(text, multiline=_is_multiline(content, text, delimiter))
+
+
+def _encoding(content: bytes) -> str:
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return next(name for name in ("utf-8", "cp1252", "latin-1") if _decodes(content, name))
+
+
+def _decodes(content: bytes, encoding: str) -> bool:
+    try:
+        content.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_multiline(content: bytes, text: TextFormat, delimiter: str) -> bool:
+    """Whether quotes are balanced over the file, but not on every line."""
+    if b'"' not in content:
+        return False
+    lines, whole = (
+        re.compile(b"(?:" + grammar(dataclasses.replace(text, multiline=m), delimiter) + b")*+")
+        for m in (False, True)
+    )
+    content = content.rstrip(b"\r\n") + b"\n"
+    return not lines.fullmatch(content) and bool(whole.fullmatch(content))
+
+
+def _decimal(columns: list[Raw], text: TextFormat) -> str:
+    """A comma where numbers are written with commas and none with a point."""
+    comma = dataclasses.replace(text, decimal=",")
+    with_points, with_commas = False, False
+    for cells in columns:
+        if not _are_numbers(cells, text):
+            with_commas |= _are_numbers(cells, comma)
+        elif pc.any(pc.match_substring(cells, ".")).as_py():
+            with_points = True
+    return "," if with_commas and not with_points else text.decimal
+
+
+def _are_numbers(cells: Raw, text: TextFormat) -> bool:
+    return not numbers_in_text(cells, text)[1].any()
 
 
 def _check_names(names: tuple[str, ...]) -> None:
@@ -44,6 +144,16 @@ def _check_names(names: tuple[str, ...]) -> None:
         raise InputError(f"columns must have names, got {counted(unnamed, 'unnamed column')}; name")
     if repeated := len(names) - len(set(names)):
         raise InputError(f"names must differ, got {counted(repeated, 'repeated name')}; rename")
+
+
+def _column(name: str, cells: Raw, is_text: bool, text: TextFormat) -> Column:
+    if is_text:
+        kind, are_days = _text_kind(cells, text)
+    elif isinstance(cells, pa.ChunkedArray):
+        kind, are_days = _kind(cells.type), pa.types.is_date(cells.type)
+    else:
+        kind, are_days = _vector_kind(cells)
+    return Column(name, kind, unit=DAY if are_days else "")
 
 
 def _kind(dtype: pa.DataType) -> str:
@@ -58,42 +168,52 @@ def _kind(dtype: pa.DataType) -> str:
     return "date" if is_moment(dtype) else "categorical"
 
 
-def _text_kind(cells: pa.ChunkedArray) -> str:
-    """The narrowest type that all cells of a text file's column fit."""
-    text = trimmed(plain(cells))
-    kinds = {pa.float64(): "continuous", pa.bool_(): "boolean", pa.timestamp("us"): "date"}
-    kind = next((kind for dtype, kind in kinds.items() if _fits(text, dtype)), "categorical")
-    return "integer" if kind == "continuous" and _are_digits(text) else kind
+def _vector_kind(vector: np.ndarray) -> tuple[str, bool]:
+    """The kind of a column of numpy, and whether it holds days."""
+    if vector.dtype != object:
+        kinds = {"f": "continuous", "i": "integer", "u": "integer", "b": "boolean", "M": "date"}
+        return kinds.get(vector.dtype.kind, "categorical"), vector.dtype == "datetime64[D]"
+    sorts = {part.sort for part in sorted_cells(vector) if not _is_empty(part)}
+    if len(sorts) > 1:
+        return "categorical", False
+    kinds = {NUMBER: "continuous", TRUTH: "boolean", MOMENT: "date", TEXT: "categorical"}
+    kind = kinds.get(sorts.pop(), "categorical") if sorts else "continuous"
+    return kind, kind == "date" and not any(isinstance(v, datetime.datetime) for v in vector)
 
 
-def _fits(text: pa.ChunkedArray, dtype: pa.DataType) -> bool:
-    try:
-        text.cast(dtype)
-    except pa.ArrowInvalid:
-        return False
-    return True
+def _is_empty(part: Cells) -> bool:
+    return part.sort == NUMBER and bool(np.isnan(part.values).all())
 
 
-def _are_digits(text: pa.ChunkedArray) -> bool:
-    return text.null_count < len(text) and _fits(text, pa.int64())
+def _text_kind(cells: pa.ChunkedArray, text: TextFormat) -> tuple[str, bool]:
+    """The narrowest kind that all cells of a text file's column fit, and whether as days."""
+    bare = trimmed(cells, text)
+    for column in _NARROW if bare.null_count < len(bare) else ():
+        try:
+            read_cells(cells, column, "a column", text)
+        except InputError:
+            continue
+        are_days = (
+            column.kind == "date" and not pc.any(pc.greater(pc.utf8_length(bare), 10)).as_py()
+        )
+        return column.kind, are_days
+    return ("categorical" if bare.null_count < len(bare) else "continuous"), False
 
 
-def _with_values(cells: pa.ChunkedArray, column: Column) -> Column:
+#: What a column of text may be, from what fits the fewest cells to what fits the most.
+_NARROW = tuple(Column("x", k, nullable=True) for k in ("integer", "continuous", "boolean", "date"))
+
+
+def _with_values(cells: Raw, column: Column, text: TextFormat) -> Column:
     nullable = dataclasses.replace(column, nullable=True)
-    values = read_cells(cells, nullable, "a column")
-    present = values[~_missing(values)]
-    found = {"nullable": len(present) < len(values)} | _domain(present, column)
+    values = read_cells(cells, nullable, "a column", text)
+    missing = is_missing(values)
+    found = {"nullable": bool(missing.any())} | _domain(values[~missing], column)
     try:
         return dataclasses.replace(column, **found)
     except InputError:
         # constant or too wide: left undeclared, which fails closed later
-        return dataclasses.replace(column, nullable=len(present) < len(values))
-
-
-def _missing(values: np.ndarray) -> np.ndarray:
-    if values.dtype == object:
-        return np.array([value is None for value in values], dtype=bool)
-    return np.isnat(values) if values.dtype.kind == "M" else np.isnan(values.astype(float))
+        return dataclasses.replace(column, nullable=bool(missing.any()))
 
 
 def _domain(present: np.ndarray, column: Column) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -16,6 +17,7 @@ import numpy as np
 from dpflows.errors import InputError
 from dpflows.table.columns import KINDS, Column, check_name
 from dpflows.table.constraints import Constraint
+from dpflows.table.text_format import PLAIN, TextFormat
 
 __all__ = ["KINDS", "Column", "Schema", "default_names", "listed"]
 
@@ -24,6 +26,8 @@ MOST_CLASSES = 16
 #: The most names that one message lists.
 MAX_NAMES_SHOWN = 8
 MAX_CONSTRAINTS = 100
+#: The most columns that a table may have.
+MAX_COLUMNS = 50_000
 
 
 @final
@@ -40,6 +44,9 @@ class Schema:
             first line of a file without a header is a row.
         target: The column that the others are to predict, if there is one.
         constraints: Rules that every row keeps.
+        text: How cells of text are written, in files and elsewhere.
+        is_proposed: Whether kinds, and what ``text`` says, were told from a table and nobody
+            has looked at them yet.
 
     Example:
         >>> age = Column("age", "integer", min=0, max=120)
@@ -55,11 +62,14 @@ class Schema:
     names_read: bool = field(default=False, compare=False, repr=False)
     target: str | None = None
     constraints: tuple[Constraint, ...] = ()
+    text: TextFormat = PLAIN
+    is_proposed: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
         if not self.columns:
             raise InputError("schema must declare at least one column")
+        check_width(len(self.columns))
         if not all(isinstance(column, Column) for column in self.columns):
             raise InputError("schema must be made of Column objects")
         if len(set(self.names)) != len(self.columns):
@@ -68,6 +78,18 @@ class Schema:
             raise InputError("target must be a column of the schema")
         object.__setattr__(self, "constraints", tuple(self.constraints))
         self._check_constraints()
+        self._check_text()
+
+    def _check_text(self) -> None:
+        if not isinstance(self.text, TextFormat):
+            raise InputError("text must be a TextFormat")
+        filled = [column.name for column in self.columns if not column.nullable]
+        if filled and self.text.makes_missing:
+            raise InputError(
+                'unreadable = "missing" makes missing cells, which the schema does not allow in '
+                f"column {listed(filled)}; declare nullable = true there, or "
+                'unreadable = "refuse"'
+            )
 
     def _check_constraints(self) -> None:
         if len(self.constraints) > MAX_CONSTRAINTS:
@@ -96,6 +118,7 @@ class Schema:
             raise InputError(refusal) from None
         if len(shape) != 1:
             raise InputError("bounds must be one per column; for plain numbers, pass names too")
+        check_width(shape[0])
         names = default_names(shape[0]) if names is None else names
         for name in names:
             check_name(name)
@@ -112,9 +135,10 @@ class Schema:
                 the schema, and to allow missing cells where there are some.
 
         Guarantee:
-            Without consent nothing but names and types enters the schema. With it,
-            ``values_read`` says that the schema is not public. Text files carry no types:
-            their kinds are told from the cells, so look at them before publishing.
+            A proposal is not public until somebody has looked at it: the types of a frame,
+            and the kinds, delimiter, decimal mark and encoding of a text file, are told from
+            the rows, and one row can change them. No value enters it without consent; with
+            consent, ``values_read`` says that the schema is not public.
 
         Example:
             >>> Schema.from_frame(np.array([[1.5, 2.5]])).undeclared()
@@ -168,9 +192,11 @@ class Schema:
         from dpflows.table.documents import describe, rules
 
         columns = [{"name": column.name} | describe(column) for column in self.columns]
-        return {"columns": columns, "values_read": self.values_read} | rules(self)
+        written = self.text.to_dict()
+        text = {"text": written} if written else {}
+        return {"columns": columns, "values_read": self.values_read} | rules(self) | text
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The columns' names in order."""
         return tuple(column.name for column in self.columns)
@@ -186,13 +212,17 @@ class Schema:
         return self._by_name[name]
 
     @functools.cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
+
+    @functools.cached_property
     def _by_name(self) -> dict[str, Column]:
         return {column.name: column for column in self.columns}
 
     def label(self, name: str) -> str:
         """How a message speaks of a column: by name, or by number if names are private."""
         if self.names_read:
-            return f"column number {self.names.index(name) + 1}"
+            return f"column number {self._places[name] + 1}"
         return f"column {name!r}"
 
     def lows(self) -> np.ndarray:
@@ -253,11 +283,12 @@ class Schema:
 
     def with_bounds(self, name: str, low: float, high: float) -> "Schema":
         """The same schema with one column's bounds declared."""
-        return self.with_column(self.column(name).within(low, high))
+        return self.with_columns([self.column(name).within(low, high)])
 
-    def with_column(self, column: Column) -> "Schema":
-        """The same schema with one column described anew."""
-        columns = tuple(column if c.name == column.name else c for c in self.columns)
+    def with_columns(self, described: Iterable[Column]) -> "Schema":
+        """The same schema with some columns described anew."""
+        anew = {column.name: column for column in described}
+        columns = tuple(anew.get(column.name, column) for column in self.columns)
         return dataclasses.replace(self, columns=columns)
 
 
@@ -272,6 +303,14 @@ def _has_classes(column: Column) -> bool:
 def _is_mixed(column: Column) -> bool:
     is_number = column.kind in ("continuous", "integer")
     return not is_number or column.nullable or bool(column.spikes)
+
+
+def check_width(columns: int) -> None:
+    """Refuse tables that are too wide for any model here."""
+    if columns > MAX_COLUMNS:
+        raise InputError(
+            f"table must have at most {MAX_COLUMNS} columns, got {columns}; keep those that matter"
+        )
 
 
 def default_names(count: int) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Where a table comes from: arrays, frames and binary files, each as named Arrow columns."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ import pyarrow as pa
 
 from dpflows.errors import InputError
 from dpflows.table.cells import explained
-from dpflows.table.schema import Schema, default_names
+from dpflows.table.scalars import Raw
+from dpflows.table.schema import Schema, check_width, default_names
 
 #: The most that a file may hold once it is decompressed.
 MAX_BYTES = 2**33
@@ -29,19 +31,19 @@ class Source:
         kind: What the table was: numpy, pandas, polars or arrow.
         names: The columns' names, which may be rows of a file without a header.
         cells: The columns.
-        dtypes: The columns' types in the words of the library they came from.
         has_own_names: Whether the names came with the table.
         has_integer_labels: Whether a pandas frame named its columns by numbers.
         is_text: Whether cells came as text whose types are yet to be told.
+        gaps: Numbers of rows whose cells could not be told apart; they are missing.
     """
 
     kind: str
     names: tuple[str, ...]
-    cells: list[pa.ChunkedArray]
-    dtypes: tuple[str, ...] = ()
+    cells: list[Raw]
     has_own_names: bool = True
     has_integer_labels: bool = False
     is_text: bool = False
+    gaps: np.ndarray | None = None
 
 
 def check_cells(rows: int, columns: int) -> None:
@@ -50,6 +52,7 @@ def check_cells(rows: int, columns: int) -> None:
         raise InputError("table has no rows; expected at least one")
     if columns == 0:
         raise InputError("table has no columns; expected at least one")
+    check_width(columns)
     if rows * columns > MAX_CELLS:
         raise InputError(f"table must have at most {MAX_CELLS} cells; use fewer rows or columns")
 
@@ -68,17 +71,18 @@ def from_numpy(array: np.ndarray, schema: Schema | None) -> Source:
     if len(names) != array.shape[1]:
         raise InputError(f"array has {array.shape[1]} columns, the schema declares {len(names)}")
     if isinstance(array, np.ma.MaskedArray):
-        array = np.ma.filled(array.astype(float), np.nan)
-    with explained("array must hold numbers of one type; convert it"):
-        cells = [pa.chunked_array([_from_vector(column)]) for column in array.T]
-    return Source("numpy", names, cells, (array.dtype.name,) * len(names), has_own_names=False)
+        array = np.where(np.ma.getmaskarray(array), None, array.data.astype(object))
+    if array.dtype.kind not in "fiubMUTO":
+        raise InputError("array must hold numbers, text, booleans or dates; convert it")
+    return Source("numpy", names, _vectors(array), has_own_names=False)
 
 
-def _from_vector(vector: np.ndarray) -> pa.Array:
-    native = np.ascontiguousarray(vector, dtype=vector.dtype.newbyteorder("="))
-    if native.dtype.kind == "f" and native.dtype.itemsize > 8:
-        native = native.astype(np.float64)
-    return pa.array(native, from_pandas=True)
+def _vectors(array: np.ndarray) -> list[Raw]:
+    """The columns one by one, each in one piece of memory."""
+    if array.dtype.kind == "U":
+        # a type for words is as wide as the longest of them
+        array = array.astype(object)
+    return list(np.ascontiguousarray(array.T))
 
 
 def from_arrow(table: pa.Table) -> Source:
@@ -86,8 +90,8 @@ def from_arrow(table: pa.Table) -> Source:
     check_cells(table.num_rows, table.num_columns)
     # the library decodes names only when they are asked for
     with explained("table has a column whose name is not text in UTF-8; rename it"):
-        names, dtypes = tuple(table.column_names), tuple(map(str, table.schema.types))
-    return Source("arrow", names, table.columns, dtypes)
+        names = tuple(table.column_names)
+    return Source("arrow", names, table.columns)
 
 
 def from_polars(frame: Any) -> Source:
@@ -101,7 +105,7 @@ def from_polars(frame: Any) -> Source:
     check_cells(frame.height, frame.width)
     with explained("polars frame has columns of a type that is not accepted; convert them"):
         table = frame.to_arrow()
-    return Source("polars", tuple(frame.columns), table.columns, tuple(map(str, frame.dtypes)))
+    return Source("polars", tuple(frame.columns), table.columns)
 
 
 def from_pandas(frame: Any) -> Source:
@@ -113,21 +117,23 @@ def from_pandas(frame: Any) -> Source:
     if isinstance(frame.columns, pd.MultiIndex):
         raise InputError("pandas frame must have one level of column names; flatten them")
     check_cells(*frame.shape)
-    cells = [_from_series(frame.iloc[:, i], i) for i in range(frame.shape[1])]
     return Source(
         "pandas",
         tuple(str(label) for label in frame.columns),
-        cells,
-        tuple(str(dtype) for dtype in frame.dtypes),
+        [_from_series(series) for _, series in frame.items()],
         has_integer_labels=bool(pd.api.types.is_integer_dtype(frame.columns.dtype)),
     )
 
 
-def _from_series(series: Any, position: int) -> pa.ChunkedArray:
-    message = f"column number {position + 1} holds mixed or unknown types; convert it to one type"
-    with explained(message):
-        array = pa.array(series, from_pandas=True)
-        return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+def _from_series(series: Any) -> Raw:
+    """A column in its own type, or as objects where that type would tell of other rows."""
+    held = getattr(series.dtype, "categories", series).dtype
+    if held.kind != "O" or not isinstance(held, np.dtype):
+        with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
+            array = pa.array(series, from_pandas=True)
+            return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+    objects: np.ndarray = np.asarray(series.astype(object), dtype=object)
+    return objects
 
 
 def read_parquet(path: Path) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Text files: delimiters, quotes, encodings and compression, told from the file itself.
+"""Text files as cells of text, by what is declared about them.
 
 Every cell is read as text; what it means is decided by the schema, elsewhere.
 """
@@ -7,161 +7,243 @@ import codecs
 import csv
 import gzip
 import io
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from dpflows.errors import InputError
-from dpflows.table.cells import MISSING, explained
+from dpflows.table.cells import explained
 from dpflows.table.columns import counted
+from dpflows.table.records import MAX_LINE_BYTES, Records, grammar
 from dpflows.table.schema import Schema
-from dpflows.table.sources import MAX_BYTES, Source, check_cells
-
-#: The longest line that is taken for a row rather than for something else.
-MAX_LINE_BYTES = 2**22
-#: A comma comes last: beside another delimiter it is more likely a decimal comma.
-DELIMITERS = ";\t|,"
+from dpflows.table.sources import MAX_BYTES, Source, check_cells, check_width
+from dpflows.table.text_format import USUAL_DELIMITERS, TextFormat
 
 _CHUNK_BYTES = 2**24
-_NUMERIC = r"^\s*[+-]?[0-9.,]+([eE][+-]?\d+)?\s*$"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_OTHER_CONTROLS = re.compile(rb"[\x01-\x08\x0e-\x1f\x7f]")
+_EMPTY = "file is empty; expected a header line and rows"
+_HEADER = "first line of the file cannot be split into names; check its quotes and encoding"
 
 
-def read_text(path: Path, schema: Schema | None, header: bool | None) -> Source:
+def read_text(path: Path, schema: Schema | None, header: bool | None, text: TextFormat) -> Source:
     """The cells of a delimited text file.
 
     Args:
         path: The file; an ending ``.gz`` says that it is compressed.
-        schema: What is declared, which helps to tell delimiters and headers.
-        header: Whether the first line holds names; ``None`` looks at it.
+        schema: What is declared about the columns.
+        header: Whether the first line holds names, if that is known for certain.
+        text: How the file is written.
+
+    Guarantee:
+        What a row's cells are depends on the bytes of its own line and on what is declared.
+        Only empty lines at the very end are no rows; in a file of one column, where an empty
+        line is a row with an empty cell, not even those.
     """
-    if header is False and schema is None:
+    has_header = text.header if header is None else header
+    if not has_header and schema is None:
         raise InputError("a file without a header line needs a schema, which gives the names")
-    content = _decode(_load(path))
-    _check_lines(content)
-    first, start = _first_record(content)
-    delimiter = _delimiter(first, schema, has_header=header is not False)
-    names = _split(first, delimiter)
-    if header is False:
-        names, start = _declared_names(schema, len(names)), 0
+    content, defects = decoded(load(path, text), text)
+    content = content if content.endswith(b"\n") else content + b"\n"
+    if has_header:
+        names, records = _with_header(content, defects, path, schema, header, text)
     else:
-        names = _header_names(names, schema, is_certain=header is True)
-    cells = _parse(content, start, delimiter, len(names))
-    if delimiter == ";" and b"," in content:
-        cells = _with_decimal_points(cells)
-    return Source("arrow", names, cells, is_text=True)
+        names, records = _without_header(content, defects, path, schema, text)
+    check_width(len(names))
+    cells, gaps = _cells(records, len(names))
+    return Source("arrow", names, cells, is_text=True, gaps=gaps)
 
 
-def _load(path: Path) -> bytes:
+def load(path: Path, text: TextFormat) -> bytes:
+    """The bytes of a file, unpacked if need be."""
     if path.suffix.lower() == ".gz":
         message = "compressed file is damaged or not gzip; get the file again"
         with path.open("rb") as packed, explained(message):
-            return _load_chunks(gzip.GzipFile(fileobj=packed).read)
+            return _load_chunks(gzip.GzipFile(fileobj=packed).read, text)
     with path.open("rb") as file:
-        return _load_chunks(file.read)
+        return _load_chunks(file.read, text)
 
 
-def _load_chunks(read: Callable[[int], bytes]) -> bytes:
+def _load_chunks(read: Callable[[int], bytes], text: TextFormat) -> bytes:
     content = bytearray()
     while chunk := read(_CHUNK_BYTES):
         content += chunk
         if len(content) > MAX_BYTES:
             raise InputError(f"file must hold at most {MAX_BYTES} bytes of text; split it")
-        # stops most bombs at once, which are long runs of one byte
-        if not content.startswith(_UTF16) and b"\0" in chunk:
-            raise InputError("file must be text, but holds NUL bytes; export it as CSV in UTF-8")
+        _check_chunk(content, chunk, text)
     return bytes(content)
 
 
-def _decode(content: bytes) -> bytes:
-    """The text as UTF-8 without a mark at its start."""
-    if content.startswith(_UTF16):
-        with explained("file starts like UTF-16 but is not; save it as UTF-8"):
-            content = content.decode("utf-16").encode("utf-8")
-        if b"\0" in content:
-            raise InputError("file must be text, but holds NUL bytes; export it as CSV in UTF-8")
-    content = content.removeprefix(codecs.BOM_UTF8)
+def _check_chunk(content: bytearray, chunk: bytes, text: TextFormat) -> None:
+    if text.is_decoded_whole or text.makes_missing:
+        return
+    if content.startswith(_UTF16) and text.encoding == "utf-8":
+        raise InputError(
+            'file starts like UTF-16; declare encoding = "utf-16" in [text], or pass --encoding '
+            "utf-16"
+        )
+    # stops most bombs at once, which are long runs of one byte
+    if b"\0" in chunk:
+        raise InputError("file must be text, but holds NUL bytes; export it as CSV in UTF-8")
+
+
+def decoded(content: bytes, text: TextFormat) -> tuple[bytes, dict[int, str]]:
+    """The file in UTF-8 without a mark at its start, and where lines begin that are not text."""
+    if text.is_decoded_whole:
+        with explained(f"file is not {text.encoding}; declare its encoding in [text]"):
+            return content.decode(text.encoding).lstrip("\ufeff").encode("utf-8"), {}
+    if text.encoding == "utf-8":
+        content = content.removeprefix(codecs.BOM_UTF8)
+    if content.isascii():
+        return content, {}
     try:
-        content.isascii() or content.decode("utf-8")
+        whole = content.decode(text.encoding)
     except UnicodeDecodeError:
-        content = content.decode("latin-1").encode("utf-8")
-    return content
+        return _decoded_by_line(content, text.encoding)
+    return content if text.encoding == "utf-8" else whole.encode("utf-8"), {}
 
 
-def _check_lines(content: bytes) -> None:
-    if not content.strip():
-        raise InputError("file is empty; expected a header line and rows")
-    if _OTHER_CONTROLS.search(content, 0, _CHUNK_BYTES):
-        raise InputError("file must be text, but holds control characters; export it as CSV")
-    if content.count(b'"') % 2:
-        raise InputError("file has a quote that is opened but not closed; correct it")
-    start = 0
-    while len(content) - start > MAX_LINE_BYTES:
-        end = start + MAX_LINE_BYTES
-        last = max(content.rfind(b"\n", start, end), content.rfind(b"\r", start, end))
-        if last < 0:
-            raise InputError(f"file has a line of more than {MAX_LINE_BYTES} bytes; is it a table?")
-        start = last + 1
+def _decoded_by_line(content: bytes, encoding: str) -> tuple[bytes, dict[int, str]]:
+    lines, defects, at = [], {}, 0
+    for line in content.split(b"\n"):
+        try:
+            kept = line.decode(encoding).encode("utf-8")
+        except UnicodeDecodeError:
+            # not nothing, because empty lines at the end are no rows
+            kept = b"?"
+            defects[at] = "encoding"
+        lines.append(kept)
+        at += len(kept) + 1
+    return b"\n".join(lines), defects
 
 
-def _first_record(content: bytes) -> tuple[str, int]:
-    """The first line that is not blank, with quoted line ends, and where the next starts."""
+def _with_header(
+    content: bytes,
+    defects: dict[int, str],
+    path: Path,
+    schema: Schema | None,
+    header: bool | None,
+    text: TextFormat,
+) -> tuple[tuple[str, ...], Records]:
+    delimiter = text.delimiter_of(path)
+    if not content.strip() and not defects:
+        raise InputError(_EMPTY)
     begin = len(content) - len(content.lstrip(b" \r\n"))
-    end = begin
-    while end < len(content):
-        found = re.compile(rb"\r\n|\r|\n").search(content, end)
-        stop, end = found.span() if found else (len(content), len(content))
-        if content.count(b'"', begin, stop) % 2 == 0:
-            break
-        if end - begin > MAX_LINE_BYTES:
-            raise InputError("file has a quote in its first line that is not closed there")
-    return content[begin:stop].decode("utf-8"), end
+    line, start = first_record(content, begin, text, delimiter)
+    if any(at < start for at in defects):
+        raise InputError(_HEADER)
+    names = split(line, delimiter, text)
+    names = _header_names(names, line, schema, delimiter, text, is_certain=header is True)
+    body = _ended(content, start, len(names))
+    if len(body) <= start:
+        raise InputError("file has a header line but no rows")
+    return names, Records(body, start, text, delimiter, _kept(defects, body))
 
 
-def _split(line: str, delimiter: str) -> tuple[str, ...]:
-    with explained("first line of the file cannot be split into cells; check its quotes"):
-        cells = next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter))
+def _without_header(
+    content: bytes,
+    defects: dict[int, str],
+    path: Path,
+    schema: Schema | None,
+    text: TextFormat,
+) -> tuple[tuple[str, ...], Records]:
+    delimiter = text.delimiter_of(path)
+    names = () if schema is None else schema.names
+    body = _ended(content, 0, len(names))
+    if not body.strip() and not defects:
+        raise InputError(_EMPTY)
+    if not text.makes_missing:
+        _check_count(body, defects, delimiter, text, len(names))
+    return names, Records(body, 0, text, delimiter, _kept(defects, body))
+
+
+def _check_count(
+    content: bytes, defects: dict[int, str], delimiter: str, text: TextFormat, declared: int
+) -> None:
+    if 0 in defects:
+        return
+    found = len(split(first_record(content, 0, text, delimiter)[0], delimiter, text))
+    if found != declared:
+        raise InputError(
+            f"file without a header line has {counted(found, 'column')} under the delimiter "
+            f"{json.dumps(delimiter)}, but the schema declares {declared}; declare every column "
+            "in order, and the delimiter in [text] (--delimiter)"
+        )
+
+
+def _ended(content: bytes, start: int, columns: int) -> bytes:
+    """The content without empty lines at its end, unless they are rows of one empty cell."""
+    if columns == 1:
+        return content
+    rows = content[start:].rstrip(b"\r\n")
+    return content[:start] + rows + b"\n" if rows else content[:start]
+
+
+def _kept(defects: dict[int, str], body: bytes) -> dict[int, str]:
+    return {at: name for at, name in defects.items() if at < len(body)}
+
+
+def first_record(content: bytes, begin: int, text: TextFormat, delimiter: str) -> tuple[str, int]:
+    """The record that begins at a place, and where the next one begins."""
+    found = re.compile(grammar(text, delimiter)).match(content, begin)
+    if found is None or found.end() - begin > MAX_LINE_BYTES:
+        raise InputError(_HEADER)
+    line = found[0].rstrip(b"\r\n")
+    if b"\r" in line and not text.multiline:
+        raise InputError("file has line ends of an old kind (carriage returns); save it anew")
+    with explained(_HEADER):
+        return line.decode("utf-8"), found.end()
+
+
+def split(line: str, delimiter: str, text: TextFormat) -> tuple[str, ...]:
+    """The cells of one record."""
+    quoting = csv.QUOTE_MINIMAL if text.quote else csv.QUOTE_NONE
+    with explained(_HEADER):
+        rows = csv.reader(
+            io.StringIO(line, newline=""),
+            delimiter=delimiter,
+            quotechar=text.quote or None,
+            quoting=quoting,
+        )
+        cells = next(rows, [""])
     return tuple(cell.strip() for cell in cells)
 
 
-def _delimiter(line: str, schema: Schema | None, *, has_header: bool) -> str:
-    """The delimiter under which the first line is what the schema says, or the commonest."""
-    unquoted = re.sub(r'"[^"]*"', "", line)
-    by_count = sorted(DELIMITERS, key=unquoted.count, reverse=True)
-    names = [] if schema is None else [name.strip() for name in schema.names]
-    for delimiter in (by_count if has_header else DELIMITERS) if names else ():
-        cells = _split(line, delimiter)
-        if set(names) <= set(cells) if has_header else len(names) == len(cells):
-            return delimiter
-    return by_count[0]
-
-
-def _declared_names(schema: Schema | None, found: int) -> tuple[str, ...]:
-    names = () if schema is None else schema.names
-    if len(names) != found:
-        raise InputError(
-            f"file without a header line has {counted(found, 'column')}, but the schema declares "
-            f"{len(names)}; declare every column in order"
-        )
-    return names
-
-
 def _header_names(
-    names: tuple[str, ...], schema: Schema | None, *, is_certain: bool
+    names: tuple[str, ...],
+    line: str,
+    schema: Schema | None,
+    delimiter: str,
+    text: TextFormat,
+    *,
+    is_certain: bool,
 ) -> tuple[str, ...]:
     declared = {} if schema is None else {name.strip(): name for name in schema.names}
     fits = bool(declared) and set(declared) <= set(names)
+    if declared and not fits:
+        _suggest_delimiter(set(declared), line, delimiter, text)
     if not (fits or is_certain) and any(_looks_like_a_cell(name) for name in names):
         raise InputError(
             "first line of the file looks like a row, not like names; add a header line, or "
             "declare the columns in a schema and pass header=False"
         )
     return tuple(declared.get(name, name) for name in names)
+
+
+def _suggest_delimiter(declared: set[str], line: str, delimiter: str, text: TextFormat) -> None:
+    """Say which delimiter the first line has, if the declared names can be found by one."""
+    for other in USUAL_DELIMITERS:
+        if other not in (delimiter, text.quote) and declared <= set(split(line, other, text)):
+            shown = json.dumps(other)
+            raise InputError(
+                f"first line of the file holds the declared names between {shown}, not between "
+                f"{json.dumps(delimiter)}; declare delimiter = {shown} in [text], or pass "
+                f"--delimiter {'tab' if other == chr(9) else shown}"
+            )
 
 
 def _looks_like_a_cell(name: str) -> bool:
@@ -172,44 +254,68 @@ def _looks_like_a_cell(name: str) -> bool:
     return True
 
 
-def _parse(content: bytes, start: int, delimiter: str, columns: int) -> list[pa.ChunkedArray]:
-    if columns == 1:
-        # a blank line is a missing cell, but not at the end of the file
-        content = content.rstrip(b"\r\n")
-    if not re.compile(rb"[^ \t\r\n]").search(content, start):
-        raise InputError("file has a header line but no rows")
-    ragged: list[int] = []
+def _cells(records: Records, columns: int) -> tuple[list[pa.ChunkedArray], np.ndarray | None]:
+    """The columns, and the numbers of rows that have no cells."""
+    check_cells(records.count(), columns)
+    defects = records.found_defects(columns)
+    if not records.text.makes_missing:
+        records.refuse(defects)
+    places = list(defects)
+    numbers = records.numbers(places)
+    rows = records.without(places, columns)
     with explained("file cannot be split into rows and cells; check its quotes and line ends"):
-        rows = pa.py_buffer(content).slice(start)
-        has_quotes = b'"' in content
-        try:
-            table = _parse_once(rows, delimiter, columns, has_quotes, None)
-        except pa.ArrowInvalid:
-            # once more in one thread, which knows the numbers of rows
-            table = _parse_once(rows, delimiter, columns, has_quotes, ragged)
-    _check_ragged(ragged, columns)
-    check_cells(table.num_rows, columns)
-    return table.columns
+        table, ragged = _parse(rows, records, columns)
+    numbers = sorted({*numbers, *ragged})
+    if table.num_rows != records.count():
+        raise InputError("file cannot be split into as many rows as it has lines; check its quotes")
+    return table.columns, np.array(numbers, dtype=np.int64) if numbers else None
 
 
-def _check_ragged(rows: list[int], columns: int) -> None:
+def _parse(rows: bytes, records: Records, columns: int) -> tuple[pa.Table, list[int]]:
+    """The cells, and the numbers of rows that had another number of them."""
+    try:
+        return _parse_once(rows, records, columns, None), []
+    except pa.ArrowInvalid:
+        # once more in one thread, which knows the numbers of rows
+        ragged: list[int] = []
+    _parse_once(rows, records, columns, ragged)
+    if not records.text.makes_missing:
+        _refuse_ragged(ragged, columns)
+    again = Records(rows, 0, records.text, records.delimiter, {})
+    rows = again.without(_places(again, ragged), columns)
+    return _parse_once(rows, records, columns, None), ragged
+
+
+def _places(records: Records, numbers: list[int]) -> list[int]:
+    """Where rows of these numbers, which ascend, begin."""
+    if records.text.multiline:
+        return [records.starts[number] for number in numbers]
+    places, at, before = [], 0, 0
+    for number in numbers:
+        for _ in range(number - before):
+            at = records.end_of(at)
+        before = number
+        places.append(at)
+    return places
+
+
+def _refuse_ragged(rows: list[int], columns: int) -> None:
     if rows:
         raise InputError(
             f"rows must have {counted(columns, 'cell')} as the first line has, got another number "
-            f"in {counted(len(rows), 'row')}, the first is row {rows[0]}; correct them"
+            f"in {counted(len(rows), 'row')}, the first is row {rows[0] + 1}; correct them, or "
+            'declare unreadable = "missing" in [text]'
         )
 
 
-def _parse_once(
-    rows: pa.Buffer, delimiter: str, columns: int, has_quotes: bool, ragged: list[int] | None
-) -> pa.Table:
+def _parse_once(rows: bytes, records: Records, columns: int, ragged: list[int] | None) -> pa.Table:
     """Cells as text; rows of another length are counted, or refused if there is no list."""
     names = [str(i) for i in range(columns)]
 
     def note(row: pyarrow.csv.InvalidRow) -> str:
         if ragged is None:
             return "error"
-        ragged.append(row.number)
+        ragged.append(row.number - 1)
         return "skip"
 
     return pyarrow.csv.read_csv(
@@ -218,29 +324,13 @@ def _parse_once(
             column_names=names, use_threads=ragged is None, block_size=2 * MAX_LINE_BYTES
         ),
         parse_options=pyarrow.csv.ParseOptions(
-            delimiter=delimiter,
-            newlines_in_values=has_quotes,
-            ignore_empty_lines=columns > 1,
+            delimiter=records.delimiter,
+            quote_char=records.text.quote or False,
+            newlines_in_values=records.text.multiline,
+            ignore_empty_lines=False,
             invalid_row_handler=note,
         ),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False
         ),
     )
-
-
-def _with_decimal_points(cells: list[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
-    """Decimal commas as points, where no column of numbers uses points already."""
-    numeric = [_all_match(column) for column in cells]
-    numbers = [column for column, fits in zip(cells, numeric, strict=True) if fits]
-    if any(pc.any(pc.match_substring(column, ".")).as_py() for column in numbers):
-        return cells
-    return [
-        pc.replace_substring(column, ",", ".") if fits else column
-        for column, fits in zip(cells, numeric, strict=True)
-    ]
-
-
-def _all_match(column: pa.ChunkedArray) -> bool:
-    is_gap = pc.is_in(pc.utf8_trim_whitespace(column), value_set=pa.array(MISSING, column.type))
-    return bool(pc.all(pc.or_(is_gap, pc.match_substring_regex(column, _NUMERIC))).as_py())

@@ -1,0 +1,228 @@
+"""The cells of a column, sorted by what each of them is by itself.
+
+A library gives a column one type for all its rows, and one row can change it: whole numbers
+become floats beside a gap, and objects beside a word. So cells are brought to four plain sorts
+first, number, text, truth value and moment, in which the same cell is the same whatever its
+neighbours are.
+"""
+
+import datetime
+import decimal
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import pyarrow as pa
+
+from dpflows.errors import InputError
+
+#: A column as its library gave it.
+Raw: TypeAlias = pa.ChunkedArray | np.ndarray
+
+NUMBER, TEXT, TRUTH, MOMENT, UNKNOWN = "number", "text", "truth", "moment", "unknown"
+
+_YEAR_1, _YEAR_10000 = -62135596800, 253402300800
+#: How many of a unit of time a second or a part of it has, and how many seconds it has.
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_SECONDS = {"m": 60, "h": 3600, "D": 86_400}
+_EPOCH = datetime.datetime(1970, 1, 1)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Cells:
+    """Cells of one sort.
+
+    Args:
+        sort: What they are.
+        values: Numbers as float64, not a number where missing; text and truth values as Arrow
+            columns; moments as microseconds, not a time where missing; nothing for unknown ones.
+        at: Where in the column they stand; everywhere if None.
+        wrong: Which of them have no place among the values; none if None.
+    """
+
+    sort: str
+    values: Any = None
+    at: np.ndarray | None = None
+    wrong: np.ndarray | None = None
+
+
+def sorted_cells(raw: Raw) -> list[Cells]:
+    """A column's cells by sort.
+
+    Raises:
+        InputError: The column's type is not one that a table may have.
+
+    Guarantee:
+        The sort and the value of a cell depend on that cell alone.
+
+    Example:
+        >>> parts = sorted_cells(np.array([1, "a", None], dtype=object))
+        >>> [(part.sort, part.at.tolist()) for part in parts]
+        [('number', [0, 2]), ('text', [1])]
+    """
+    if isinstance(raw, pa.ChunkedArray):
+        return [_from_arrow(raw)]
+    return _from_objects(raw) if raw.dtype == object else [_from_vector(raw)]
+
+
+def _from_arrow(cells: pa.ChunkedArray) -> Cells:
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.cast(cells.type.value_type)
+    if is_text(cells.type):
+        return Cells(TEXT, cells.cast(pa.large_string()))
+    if pa.types.is_boolean(cells.type):
+        return Cells(TRUTH, cells)
+    if is_moment(cells.type):
+        return _moments(*_counts(cells))
+    if pa.types.is_decimal(cells.type):
+        # by way of text, because a shared number of digits must not move the last bit
+        cells = cells.cast(pa.large_string())
+    elif not (is_number(cells.type) or pa.types.is_null(cells.type)):
+        raise InputError("type is not accepted")
+    return Cells(NUMBER, cells.cast(pa.float64(), safe=False).to_numpy())
+
+
+def _counts(cells: pa.ChunkedArray) -> tuple[np.ndarray, str, np.ndarray]:
+    """Moments as whole numbers of their unit since 1970 began; a time zone only shows them."""
+    if pa.types.is_timestamp(cells.type):
+        unit, whole = cells.type.unit, cells.cast(pa.int64())
+    elif pa.types.is_date32(cells.type):
+        unit, whole = "D", cells.cast(pa.int32()).cast(pa.int64())
+    else:
+        unit, whole = "ms", cells.cast(pa.int64())
+    missing = whole.is_null().to_numpy().astype(bool)
+    return whole.fill_null(0).to_numpy(), unit, missing
+
+
+def _from_vector(vector: np.ndarray) -> Cells:
+    if vector.dtype.kind in "fiu":
+        return Cells(NUMBER, vector.astype(np.float64))
+    if vector.dtype.kind == "M":
+        unit, step = np.datetime_data(vector.dtype)
+        counts = np.where(np.isnat(vector), 0, vector.astype(np.int64))
+        if unit not in _PER_SECOND | _SECONDS or step != 1:
+            raise InputError("type is not accepted")
+        return _moments(counts, unit, np.isnat(vector))
+    return _from_arrow(pa.chunked_array([pa.array(vector)]))
+
+
+def _moments(counts: np.ndarray, unit: str, missing: np.ndarray) -> Cells:
+    """Moments as microseconds; those outside the years 1 to 9999 are wrong, not moved."""
+    seconds = _SECONDS.get(unit, 1)
+    parts = _PER_SECOND.get(unit, 1)
+    # whole seconds before the comparison, which nanoseconds of the year 1 would overflow
+    whole = counts // parts if seconds == 1 else counts
+    wrong = (whole < _YEAR_1 // seconds) | (whole >= _YEAR_10000 // seconds)
+    safe = np.where(wrong | missing, 0, counts)
+    micros = safe * (10**6 * seconds // parts) if parts <= 10**6 else safe // (parts // 10**6)
+    moments = micros.astype("datetime64[us]")
+    moments[missing | wrong] = np.datetime64("NaT")
+    return Cells(MOMENT, moments, wrong=wrong & ~missing)
+
+
+def _from_objects(objects: np.ndarray) -> list[Cells]:
+    pairs = [_sorted_object(value) for value in objects]
+    sorts = np.array([sort for sort, _ in pairs])
+    parts = []
+    for sort in dict.fromkeys((NUMBER, TEXT, TRUTH, MOMENT, UNKNOWN)):
+        at = np.flatnonzero(sorts == sort)
+        if len(at):
+            parts.append(Cells(sort, _gathered(sort, [pairs[i][1] for i in at]), at))
+    return parts
+
+
+def _gathered(sort: str, values: list[Any]) -> Any:
+    if sort == NUMBER:
+        return np.array(values, dtype=np.float64)
+    if sort == MOMENT:
+        return np.array(values, dtype=np.int64).astype("datetime64[us]")
+    types = {TEXT: pa.large_string(), TRUTH: pa.bool_()}
+    return pa.chunked_array([pa.array(values, types[sort])]) if sort in types else None
+
+
+def _sorted_object(value: Any) -> tuple[str, Any]:
+    """The sort of a Python object, and its value; a missing one is not a number."""
+    if value is None:
+        return NUMBER, np.nan
+    if isinstance(value, str):
+        return (TEXT, str(value)) if _is_unicode(value) else (UNKNOWN, None)
+    if isinstance(value, bool | np.bool_):
+        return TRUTH, bool(value)
+    if isinstance(value, int | float | np.integer | np.floating | decimal.Decimal):
+        return _sorted_number(value)
+    if isinstance(value, datetime.date | np.datetime64):
+        return _sorted_moment(value)
+    # pandas has an object of its own for what is missing
+    return (NUMBER, np.nan) if type(value).__name__ == "NAType" else (UNKNOWN, None)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _sorted_number(value: Any) -> tuple[str, Any]:
+    try:
+        return NUMBER, float(value)
+    except (OverflowError, ValueError):
+        return UNKNOWN, None
+
+
+def _sorted_moment(value: Any) -> tuple[str, Any]:
+    if type(value).__name__ == "NaTType":
+        return NUMBER, np.nan
+    if hasattr(value, "to_datetime64"):
+        value = value.to_datetime64()
+    if isinstance(value, np.datetime64):
+        return _sorted_vector(np.array([value]))
+    micros = microseconds(value)
+    return (UNKNOWN, None) if micros is None else (MOMENT, micros)
+
+
+def _sorted_vector(vector: np.ndarray) -> tuple[str, Any]:
+    if np.isnat(vector).all():
+        return NUMBER, np.nan
+    try:
+        cells = _from_vector(vector)
+    except InputError:
+        return UNKNOWN, None
+    is_wrong = cells.wrong is not None and cells.wrong.any()
+    return (UNKNOWN, None) if is_wrong else (MOMENT, int(cells.values.astype(np.int64)[0]))
+
+
+def microseconds(when: datetime.date) -> int | None:
+    """Microseconds since 1970 began; None if the moment lies beyond the calendar.
+
+    Example:
+        >>> microseconds(datetime.date(1970, 1, 2))
+        86400000000
+    """
+    if not isinstance(when, datetime.datetime):
+        when = datetime.datetime(when.year, when.month, when.day)
+    if when.tzinfo is not None:
+        try:
+            when = when.astimezone(datetime.UTC).replace(tzinfo=None)
+        except (OverflowError, ValueError):
+            return None
+    return (when - _EPOCH) // _MICROSECOND
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column's type is text."""
+    types = pa.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column's type is numeric."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def is_moment(kind: pa.DataType) -> bool:
+    """Whether a column's type is a date, with or without a time of day."""
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
