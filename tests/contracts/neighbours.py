@@ -63,7 +63,7 @@ class Pair:
         change: How the row differs.
         row: Which row differs.
         schema: What is declared; None where bounds alone are.
-        bounds: The bounds where no schema is declared.
+        bounds: The bounds where no schema is declared; None if they are to be discovered.
         dialect: How a text file is written; None for typed tables.
         sources: Both tables.
     """
@@ -106,7 +106,8 @@ def make(number: int) -> Pair:
         change, sources = frames.pair(rng, reader, schema, rows, at, other)
         schema = frames.lenient(schema) if lenient else schema
     if bare:
-        return Pair(number, reader, change, at, None, (0.0, 1000.0), dialect, sources)
+        bounds = (0.0, 1000.0) if rng.random() < 0.7 else None
+        return Pair(number, reader, change, at, None, bounds, dialect, sources)
     schema = schema if dialect is None else dialect.declare(schema)
     return Pair(number, reader, change, at, schema, None, dialect, sources)
 

@@ -105,11 +105,19 @@ def opened(source: Any, folder: Path) -> Any:
 
 def read(pair: Pair, source: Any) -> Table:
     """Read a table as every estimator does."""
-    return Declarations(pair.schema, pair.bounds, None, mixed=pair.schema is not None).read(source)
+    is_declared = pair.schema is not None or pair.bounds is not None
+    told = Declarations(
+        pair.schema, pair.bounds, None if is_declared else 0.5, pair.schema is not None
+    )
+    return told.read(source)
 
 
 def taken_in(table: Table, pair: Pair) -> Reading:
     """What a fit would take from a table, with the same random numbers for both tables."""
+    header, columns = _header(table), dict(table.columns)
+    if table.schema.undeclared():
+        # bounds that are bought follow the noise, and encodings follow them
+        return Reading(table.rows, columns, {}, header)
     numbers = np.random.default_rng(pair.number)
     drawn = numbers.random(table.rows * len(table.columns))
     mixed, plain = MixedEncoding(table.schema), _numbers(table)
@@ -121,7 +129,7 @@ def taken_in(table: Table, pair: Pair) -> Reading:
         encoding = Encoding(plain.schema)
         encodings["encoding"] = encoding.encode(plain, lambda count: drawn[:count])
         encodings["points"] = encoding.score_points(plain)
-    return Reading(table.rows, dict(table.columns), encodings, _header(table))
+    return Reading(table.rows, columns, encodings, header)
 
 
 def _numbers(table: Table) -> Table | None:

@@ -99,7 +99,7 @@ def _dialect(rng: Rng, lenient: bool) -> Dialect:
     decimal = "." if delimiter == "," else str(rng.choice([".", ","]))
     marks = [mark for mark in (",", ".", "'", " ") if mark not in (delimiter, decimal)]
     encoding = str(rng.choice(ENCODINGS))
-    has_mark = bool(rng.random() < {"utf-16": 0.8, "utf-8": 0.2}.get(encoding, 0))
+    has_mark = bool(rng.random() < {"utf-16": 0.7, "utf-8": 0.2}.get(encoding, 0))
     codec = "utf-16-le" if encoding == "utf-16" else encoding
     codec = "utf-16-be" if codec in UTF16 and has_mark and rng.random() < 0.5 else codec
     suffixes = [".csv", ".txt", *([".tsv"] if delimiter == "\t" else [])]
@@ -231,7 +231,8 @@ def _varied(rng: Rng, number: str, one: Dialect) -> str:
     if rng.random() > 0.1:
         return number
     ways = (f" {number} ", f"+{number}", f"{number}e0", f"0{number}", f"{number}{one.decimal}")
-    odd = (f"{one.decimal}5", "1E2", "1e-400", "-0", "Infinity", "\t7", "7\u00a0", "７")
+    drawn = "".join(rng.choice(list("0123456789.,eE+-xin_ '"), int(rng.integers(1, 7))))
+    odd = (f"{one.decimal}5", "1E2", "1e-400", "-0", "Infinity", "\t7", "7\u00a0", "７", drawn)
     forms = (*ways, *odd) if one.unreadable == "missing" else ways[:2]
     return str(rng.choice([form for form in forms if one.quote or one.delimiter not in form]))
 
@@ -310,8 +311,8 @@ def _foreign_bytes(rng: Rng, schema: Schema, one: Dialect, line: bytes) -> bytes
 
 
 def _byte_order(rng: Rng, schema: Schema, one: Dialect, line: bytes) -> bytes:
-    marks = [codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE]
-    return marks[int(rng.integers(3))] + line
+    marks = [*UTF16.values(), *([] if one.codec in UTF16 else [codecs.BOM_UTF8])]
+    return marks[int(rng.integers(len(marks)))] + line
 
 
 def _other_decimal(rng: Rng, schema: Schema, one: Dialect, line: bytes) -> bytes:
