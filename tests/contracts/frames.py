@@ -304,6 +304,22 @@ def _numpy(dtype: Any) -> Callable[..., Held]:
     return build
 
 
+def _masked(cells: Cells, styles: dict[str, Style]) -> Held:
+    rows = [list(row) for row in zip(*cells.values(), strict=True)]
+    mask = [[_is_gap(value) for value in row] for row in rows]
+    filled = [[_number(value) for value in row] for row in rows]
+    array = np.ma.MaskedArray(np.array(filled), mask=mask)
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise ValueError("not a table of numbers")
+    return array, dict(zip(cells, array.T.tolist(), strict=True))
+
+
+def _number(value: Any) -> Any:
+    if _is_gap(value):
+        return 0
+    return float(value) if isinstance(value, Decimal) else value
+
+
 BUILDERS: dict[str, Callable[[Cells, dict[str, Style]], Held]] = {
     "pandas, inferred": _pandas(_inferred),
     "pandas, nullable": _pandas(_nullable),
@@ -319,9 +335,14 @@ BUILDERS: dict[str, Callable[[Cells, dict[str, Style]], Held]] = {
     "numpy, integer": _numpy(None),
     "numpy, float": _numpy(float),
     "numpy, object": _numpy(object),
+    "numpy, masked": _masked,
 }
 #: Arrays of numbers, and the kinds of their columns.
-KINDS_OF_ARRAYS = {"numpy, float": ("continuous", "integer"), "numpy, integer": ("integer",)}
+KINDS_OF_ARRAYS = {
+    "numpy, float": ("continuous", "integer"),
+    "numpy, integer": ("integer",),
+    "numpy, masked": ("continuous", "integer"),
+}
 
 ANOTHER = "another row"
 _ZONED = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)

@@ -19,8 +19,8 @@ from dpflows import DPFlow, DPGaussian, DPHistogram
 from dpflows.errors import InputError
 from dpflows.files import read_model
 
-#: One round of all readers is 28 cases, half of them text files.
-FEW, MANY = 84, 2_000
+#: One round of all readers is 30 cases, half of them text files.
+FEW, MANY = 90, 2_000
 #: Of all pairs, and of the pairs of each reader: those of which both tables are read.
 FEWEST_READ, FEWEST_READ_OF_ONE = 0.7, 0.4
 #: What a file's header says that is computed from released numbers, and so from the noise.
@@ -95,7 +95,7 @@ def test_what_is_told_from_the_rows_is_caught(name, tmp_path):
 
 
 def test_a_case_is_made_again_by_its_number():
-    for number in range(28):
+    for number in range(30):
         again, first = neighbours.make(number), neighbours.make(number)
         assert (str(again), again.schema) == (str(first), first.schema)
 
@@ -145,8 +145,8 @@ def test_the_file_of_a_fit_says_the_same_for_every_reader(estimator, reader, tmp
 
 @pytest.mark.long
 def test_the_file_of_a_mixed_fit_says_the_same(tmp_path):
-    pairs = [pair_of(number) for number in range(28)]
+    pairs = [pair_of(number) for number in range(30)]
     mixed = [pair for pair in pairs if pair.schema is not None and pair.schema.is_mixed]
-    agreed = [fit_both(DPFlow, pair, tmp_path, steps=2, batch_size=1) for pair in mixed[:8]]
+    agreed = [fit_both(DPFlow, pair, tmp_path, steps=2, batch_size=1) for pair in mixed[:4]]
     assert False not in agreed
-    assert agreed.count(True) >= 4
+    assert agreed.count(True) >= 2
