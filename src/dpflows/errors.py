@@ -8,7 +8,8 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class InputError(ValueError):

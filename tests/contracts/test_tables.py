@@ -44,9 +44,14 @@ def test_what_comes_out_fits_the_schema(name):
 
 
 @every_table
-def test_types_come_out_as_they_came_in(name):
-    came, went = TABLES[name]().dtypes, sampled(name).dtypes
-    assert went.to_dict() == came.to_dict()
+def test_types_come_out_by_the_kinds_of_the_schema(name):
+    """Not by the types that came in, which one row can change."""
+    types = {"categorical": "str", "date": "datetime64[s]", "continuous": "float64"}
+    for column, dtype in sampled(name).dtypes.items():
+        declared = EVERY_KIND.column(column)
+        types |= {"integer": "Int64" if declared.nullable else "int64"}
+        types |= {"boolean": "boolean" if declared.nullable else "bool"}
+        assert str(dtype) == types[declared.kind]
 
 
 @every_table
@@ -91,13 +96,14 @@ def test_rows_beyond_the_declaration_have_none():
     assert np.isneginf(scores).tolist() == [True] * 4 + [False] * 2
 
 
-def test_polars_keeps_its_types(tmp_path):
+def test_polars_comes_out_alike_from_a_file(tmp_path):
     polars = pytest.importorskip("polars")
     rows = polars.from_pandas(frame(300))
     model = DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(rows)
     model.save(tmp_path / "model.dpflow")
-    for source in (model, load(tmp_path / "model.dpflow")):
-        assert source.sample(50).schema == rows.schema
+    drawn = [source.sample(50) for source in (model, load(tmp_path / "model.dpflow"))]
+    assert drawn[0].schema == drawn[1].schema
+    assert drawn[0].columns == rows.columns
 
 
 @pytest.mark.long

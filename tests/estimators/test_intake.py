@@ -53,7 +53,7 @@ def test_a_discovered_fit_stays_within_the_budget():
     assert model.guarantee_.is_private
     assert model.guarantee_.epsilon <= 1.0
     assert "bounds of column 1" in {event.purpose for event in model.guarantee_.events}
-    assert model.sample(20)["age"].dtype == AGES["age"].dtype
+    assert model.sample(20)["age"].dtype == np.float64
 
 
 def test_discovered_bounds_are_kept_when_a_run_goes_on():
@@ -77,16 +77,37 @@ def test_a_schema_may_be_named_by_its_file(tmp_path):
     assert DPGaussian(1.0, 1e-5, schema=path).fit(AGES).sample(3).shape == (3, 2)
 
 
-def test_whole_bounds_keep_integers_and_others_do_not():
-    whole, broken = (
-        take_in(Declarations(None, bounds, None), AGES).encoding.schema.column("age").kind
-        for bounds in ((-10, 120), (-10.5, 120))
+@pytest.mark.parametrize("last", [5, 5.5, None])
+def test_with_bounds_every_column_is_continuous(last):
+    """One fraction, or one gap, changes the type that a frame gives all its rows."""
+    told = Declarations(None, (-10, 120), None)
+    frames = (pd.DataFrame({"age": [1, 2, last]}), pd.DataFrame({"age": [1, 2, 3]}))
+    if last is None:
+        with pytest.raises(InputError, match="must be filled"):
+            told.read(frames[0])
+        return
+    one, two = (take_in(told, frame) for frame in frames)
+    assert one.encoding == two.encoding
+    assert one.form == two.form
+    assert one.encoding.schema.column("age").kind == "continuous"
+    np.testing.assert_array_equal(one.rows[:2], two.rows[:2])
+
+
+def test_lists_are_read_cell_by_cell():
+    """An array of one type would write 1.0 where another cell is a word."""
+    schema = Schema((Column("a", "categorical"), Column("b", "categorical")))
+    one, two = (
+        Declarations(schema, None, 0.1, mixed=True).read([[1.0, True], [2, last]]).columns
+        for last in (False, "x")
     )
-    assert (whole, broken) == ("integer", "continuous")
+    assert one["a"].tolist() == two["a"].tolist() == ["1", "2"]
+    assert one["b"][0] == two["b"][0] == "true"
 
 
 def test_a_dithered_row_does_not_depend_on_its_neighbours():
-    told = Declarations(None, (-10, 120), None)
+    dose = Column("dose", "continuous", min=-10, max=10)
+    schema = Schema((Column("age", "integer", min=-10, max=120), dose))
+    told = Declarations(schema, None, None)
     other = AGES.copy()
     other.loc[0, "age"] = 7
     one, two = (take_in(told, frame).rows for frame in (AGES, other))
@@ -242,7 +263,7 @@ def test_undeclared_categories_are_refused_with_the_two_ways_out():
 def test_only_an_estimator_of_mixed_rows_lets_them_in():
     with pytest.raises(InputError, match="not yet supported by this estimator; use DPFlow"):
         Declarations(OPEN, None, 0.5).read(PATIENTS)
-    with pytest.raises(InputError, match="column number 1 is categorical.*DPFlow with a schema"):
+    with pytest.raises(InputError, match="column number 1 must hold numbers, got 2000 cells"):
         Declarations(None, None, 0.5, mixed=True).read(PATIENTS[["sex"]])
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 
-from dpflows.table import Column, Schema
+from dpflows.table import Column, Schema, TextFormat
 
 SCHEMA = Schema((Column("age", "integer"), Column("dose", "continuous")))
 LABELLED = Schema((Column("age", "categorical", nullable=True), Column("dose", "continuous")))
@@ -43,6 +43,7 @@ class Written:
     planted: list[str] = field(default_factory=list)
     header: bool | None = None
     is_exact: bool = True
+    text: TextFormat | None = None
 
 
 def number(chance: random.Random, digits: int) -> str:
@@ -70,11 +71,14 @@ def _text(chance: random.Random, rows: list[list[str]]) -> Written:
         del truth[i]
     way = chance.choice([_quoted, _quoted, _plain])
     lines = [way(chance, row) for row in [["age", "dose"], *rows]]
-    delimiter, end = chance.choice(",;\t|"), chance.choice(["\n", "\r\n", "\r"])
+    delimiter, end = chance.choice(",;\t|"), chance.choice(["\n", "\r\n"])
     text = end.join(delimiter.join(line) for line in lines) + chance.choice(["", end, end * 3])
     name = chance.choice(TEXT)
     schema = chance.choice([SCHEMA, SCHEMA, LABELLED])
-    case = Written(name, _encoded(chance, text), schema, len(rows), truth, planted)
+    encoding = chance.choice(["utf-8", "utf-8", "utf-8-sig", "utf-16"])
+    case = Written(name, text.encode(encoding, "replace"), schema, len(rows), truth, planted)
+    multiline = chance.random() < 0.5
+    case.text = TextFormat(delimiter=delimiter, encoding=encoding, multiline=multiline)
     # without quotes a cell that holds a line end or a delimiter is no longer one cell
     case.is_exact = way is _quoted
     return _maybe_cut(chance, case)
@@ -95,11 +99,6 @@ def _quoted(chance: random.Random, row: list[str]) -> list[str]:
 def _plain(chance: random.Random, row: list[str]) -> list[str]:
     """Cells as a careless program writes them."""
     return row
-
-
-def _encoded(chance: random.Random, text: str) -> bytes:
-    name = chance.choice(["utf-8", "utf-8", "utf-8-sig", "utf-16"])
-    return text.encode(name, errors="replace")
 
 
 def _maybe_cut(chance: random.Random, case: Written) -> Written:

@@ -11,15 +11,21 @@ import random
 import secrets
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from cli.test_sentinels import SCHEMA, hits
 from dpflows.cli.main import app, run
-from dpflows.errors import InputError
-from dpflows.table import Schema, read_file
+from dpflows.errors import InputError, unchained
+from dpflows.table import Column, Schema, read_file, read_table
 from figures import note
+
+pl = pytest.importorskip("polars")
 
 COUNT = 1_000
 #: A job that keeps its checkpoint, which a finished run would remove.
@@ -137,6 +143,63 @@ def _refusals(labels: list[str], folder: Path) -> str:
         (folder / "u.csv").write_text(f"dose,count\n1.5,2\n{label},3\n")
         with pytest.raises(InputError) as caught:
             read_file(folder / "u.csv", schema)
-        said.append(str(caught.value))
+        said.append(_everything(caught.value))
     (folder / "u.csv").unlink()
     return "\n".join(said)
+
+
+def _everything(error: BaseException | None) -> str:
+    """What an error and all that it arose from say, hidden or not, to a reader or a program."""
+    if error is None:
+        return ""
+    own = [str(error), repr(error), repr(vars(error)), repr(error.args)]
+    shown = traceback.format_exception(error)
+    return "\n".join([*own, *shown, _everything(error.__context__), _everything(error.__cause__)])
+
+
+#: Tables that a planted value makes unreadable, each in another part of the reader.
+UNREADABLE = {
+    "a number": lambda v: pd.DataFrame({"a": [v]}),
+    "a number among objects": lambda v: pd.DataFrame({"a": [1, v, b"x"]}),
+    "words in an array": lambda v: np.array([[v]]),
+    "a frame of polars": lambda v: pl.DataFrame({"a": [v]}),
+    "an arrow table": lambda v: pa.table({"a": [v]}),
+    "a type": lambda v: pa.table({"a": [[v]]}),
+    "bytes": lambda v: pa.table({"a": [v.encode()]}),
+    "a surrogate": lambda v: np.array([[v + chr(0xD800)]], dtype=object),
+    "a line": lambda v: f"a\n{v}\n".encode(),
+    "bytes of a line": lambda v: f"a\n{v}".encode() + b"\xff\n",
+    "a quote": lambda v: f'a\n"{v}\n'.encode(),
+    "a row": lambda v: f"a\n{v},2\n".encode(),
+    "a name": lambda v: f"{v}\n1\n".encode(),
+    "a bad name": lambda v: f"{v}".encode() + b"\xff\n1\n",
+}
+KINDS = ("continuous", "integer", "boolean", "date")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", UNREADABLE)
+def test_no_planted_cell_clings_to_an_error(way, kind, tmp_path):
+    label = f"person-{secrets.token_hex(6)}"
+    source = UNREADABLE[way](label)
+    if isinstance(source, bytes):
+        (tmp_path / "u.csv").write_bytes(source)
+        source = tmp_path / "u.csv"
+    with pytest.raises(InputError) as caught:
+        read_table(source, Schema((Column("a", kind),)))
+    assert label not in _everything(caught.value)
+
+
+def test_a_cell_that_clings_to_an_error_is_found():
+    def careless():
+        try:
+            float("person-0")
+        except ValueError:
+            raise InputError("not a number") from None
+
+    with pytest.raises(InputError) as caught:
+        careless()
+    assert "person-0" in _everything(caught.value)
+    with pytest.raises(InputError) as caught:
+        unchained(careless)()
+    assert "person-0" not in _everything(caught.value)

@@ -44,7 +44,7 @@ def _read_known(case: Written, folder: Path) -> str:
     """Every row is there, and those that nobody touched are as they were."""
     path = folder / case.name
     path.write_bytes(case.content)
-    table, outcome = _judged(lambda: read_file(path, case.schema), case.planted)
+    table, outcome = _judged(lambda: read_file(path, case.schema, text=case.text), case.planted)
     if outcome == "read" and case.is_exact:
         assert table.rows == case.rows
         for row, (age, dose) in case.untouched.items():

@@ -25,6 +25,7 @@ _SETTINGS = {
 MADE_UP_ROWS, MADE_UP_COLUMNS = 2000, 10
 
 
+@settings.reads_text(hidden=False)
 def audit(
     rows: Annotated[
         Path | None,
@@ -49,6 +50,8 @@ def audit(
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
+    *,
+    text: dict[str, str],
 ) -> None:
     """Attack training; a lower bound on epsilon beside the claim."""
     settings.check_limits(epsilon=epsilon, delta=delta, steps=steps)
@@ -57,7 +60,7 @@ def audit(
     if way != "rows":
         finding = _attack(way, epsilon, delta, canaries or SIZES[way], guesses, confidence, steps)
     else:
-        source, declared = _table(rows, schema, drop_extra, no_header)
+        source, declared = _table(rows, schema, text, drop_extra, no_header)
         given = dict(epsilon=epsilon, delta=delta, steps=steps, prior=prior)
         game = (canaries or SIZES[way], guesses, confidence)
         finding = _attack_rows(
@@ -114,7 +117,13 @@ def _attack(
     return audit_gradients(budget, game, entropy=entropy, steps=steps or STEPS)
 
 
-def _table(rows: Path | None, schema: Path | None, drop_extra: bool, no_header: bool) -> Any:
+def _table(
+    rows: Path | None,
+    schema: Path | None,
+    text: dict[str, str],
+    drop_extra: bool,
+    no_header: bool,
+) -> Any:
     """The given table and its schema, or made-up ones."""
     from dpflows.evaluation.audit import made_up_table
     from dpflows.privacy.randomness import Entropy
@@ -125,7 +134,7 @@ def _table(rows: Path | None, schema: Path | None, drop_extra: bool, no_header: 
         return made_up, Schema.from_bounds([-4.0] * MADE_UP_COLUMNS, 4.0)
     from dpflows.cli.tables import read_rows
 
-    declared = settings.read_schema(schema, None)
+    declared = settings.with_text(settings.read_schema(schema, None), text)
     return read_rows(rows, declared, drop_extra=drop_extra, no_header=no_header), declared
 
 

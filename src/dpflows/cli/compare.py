@@ -28,6 +28,7 @@ LEGEND = (
 )
 
 
+@settings.reads_text(hidden=False)
 def compare(
     rows: settings.RowsFile,
     schema: settings.SchemaFile,
@@ -50,6 +51,8 @@ def compare(
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
+    *,
+    text: dict[str, str],
 ) -> None:
     """Compare methods at one budget on held-out rows; INTERNAL."""
     from dpflows.evaluation.peers.base import require_finite
@@ -59,7 +62,7 @@ def compare(
     require_finite(settings.budget_of(epsilon, settings.settle_delta(delta, 1), neighbours))
     if document is not None:
         settings.require_target(document, (".json",), source=rows)
-    declared = _declared(schema, target)
+    declared = settings.with_text(_declared(schema, target), text)
     every, left_out = methods_for(declared), () if methods else missing_of(methods_for(declared))
     able = [name for name in every if name not in dict(left_out)]
     chosen = check_methods(methods.split(",") if methods else able, declared)

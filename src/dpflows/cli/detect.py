@@ -27,6 +27,7 @@ ENSEMBLE_NOTE = (
 DEFAULT_CONTAMINATION = 0.1
 
 
+@settings.reads_text(hidden=False)
 def detect(
     model: ModelFile,
     rows: RowsFile,
@@ -41,6 +42,8 @@ def detect(
     drop_extra: DropExtra = False,
     no_header: NoHeader = False,
     as_json: AsJson = False,
+    *,
+    text: dict[str, str],
 ) -> None:
     """Write which rows of a table are anomalies; INTERNAL."""
     from dpflows.anomaly.persistence import load
@@ -51,7 +54,7 @@ def detect(
     target = require_private_target(target, "detections", rows)
     settings.require_apart(ledger, rows, model, target)
     judge = judge_for(load(model), threshold, contamination, ledger)
-    schema = judge.model.encoding_.schema
+    schema = settings.with_text(judge.model.encoding_.schema, text)
     frame = read_rows(rows, schema, drop_extra=drop_extra, no_header=no_header)
     judge.write(frame, target)
     if as_json:

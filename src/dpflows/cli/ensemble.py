@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ESTIMATORS = ("mixture", "flow")
 
 
+@settings.reads_text(hidden=True)
 def ensemble(
     rows: settings.RowsFile,
     schema: settings.SchemaFile,
@@ -45,6 +46,8 @@ def ensemble(
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
+    *,
+    text: dict[str, str],
 ) -> None:
     """Fit an ensemble whose private votes find anomalies; INTERNAL."""
     from dpflows.anomaly.ensemble import DPEnsembleDetector
@@ -54,7 +57,7 @@ def ensemble(
     settings.require_target(target, (".dpflow",), source=rows)
     settings.require_apart(ledger, rows, target)
     _check(jobs, delta, neighbours)
-    declared = settings.read_schema(schema, None)
+    declared = settings.with_text(settings.read_schema(schema, None), text)
     detector = DPEnsembleDetector(
         parts,
         _density(estimator, declared),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dpflows.privacy.ledger import Ledger, Receipt
 
 
+@settings.reads_text(hidden=False)
 def evaluate(
     model: settings.ModelFile,
     rows: settings.RowsFile,
@@ -38,6 +39,8 @@ def evaluate(
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
+    *,
+    text: dict[str, str],
 ) -> None:
     """Compare a model with held-out rows; INTERNAL, or --private."""
     from dpflows.anomaly.persistence import density_of, load
@@ -54,7 +57,7 @@ def evaluate(
     with spoken():
         table = read_table(
             rows,
-            fitted.encoding_.schema,
+            settings.with_text(fitted.encoding_.schema, text),
             drop_extra=drop_extra,
             header=False if no_header else None,
         )

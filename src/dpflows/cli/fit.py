@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpflows.training.plan import Plan
 
 
+@settings.reads_text(hidden=True)
 def fit(
     rows: settings.RowsFile,
     schema: settings.SchemaFile,
@@ -44,6 +45,8 @@ def fit(
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
+    *,
+    text: dict[str, str],
 ) -> None:
     """Fit a private density to a table and write the model."""
     given = dict(
@@ -61,7 +64,7 @@ def fit(
     settings.check_limits(epsilon=epsilon, delta=delta, **given)
     kept = model.with_name(f"{model.name}.run") if checkpoint is None and ledger else checkpoint
     _require_targets(model, kept, rows, ledger)
-    declared = settings.read_schema(schema, discover, mixed=True)
+    declared = settings.with_text(settings.read_schema(schema, discover, mixed=True), text)
     frame = _read(rows, declared, drop_extra=drop_extra, no_header=no_header)
     settled = settings.settle_delta(delta, frame.num_rows)
     budget = {"epsilon": epsilon, "delta": settled, "neighbours": neighbours}

@@ -1,5 +1,6 @@
 """``dpflows schema``: propose what the columns of a table mean."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,11 @@ WARNING = (
     "every model fitted with it is stamped NOT PRIVATE."
 )
 
+PROPOSED = (
+    "Kinds, and what stands under [text], were read off the rows: one row can change them. "
+    "Check every line before you use or publish the file."
+)
+
 
 def schema(
     rows: RowsFile,
@@ -30,7 +36,7 @@ def schema(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing schema.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Propose a schema from the types of a table's columns alone."""
+    """Propose what columns mean, and how text is written; check it."""
     from dpflows.cli.tables import spoken
     from dpflows.table.schema import Schema
 
@@ -52,6 +58,8 @@ def _result(proposal: "Schema", target: Path) -> dict[str, Any]:
     return {
         "file": str(target),
         "columns": [{"name": c.name, "kind": c.kind} for c in proposal.columns],
+        "text": proposal.text.to_dict(),
+        "proposed": True,
         "undeclared": {c.name: list(_needs(c)) for c in _gaps(proposal)},
         "values_read": proposal.values_read,
     }
@@ -60,6 +68,9 @@ def _result(proposal: "Schema", target: Path) -> dict[str, Any]:
 def _tell(proposal: "Schema", target: Path) -> None:
     screen = output.console()
     output.say(screen, f"Schema: {target} ({len(proposal.columns)} columns)")
+    output.say(screen, PROPOSED)
+    for key, value in proposal.text.to_dict().items():
+        output.say(screen, f"  [text] {key} = {json.dumps(value)}")
     if proposal.values_read:
         output.say(screen, WARNING)
     gaps = _gaps(proposal)

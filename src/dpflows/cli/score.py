@@ -12,7 +12,9 @@ from dpflows.cli.settings import (
     ModelFile,
     NoHeader,
     RowsFile,
+    reads_text,
     require_target,
+    with_text,
 )
 from dpflows.errors import InputError
 
@@ -23,6 +25,7 @@ NOTE = (
 )
 
 
+@reads_text(hidden=False)
 def score(
     model: ModelFile,
     rows: RowsFile,
@@ -30,6 +33,8 @@ def score(
     drop_extra: DropExtra = False,
     no_header: NoHeader = False,
     as_json: AsJson = False,
+    *,
+    text: dict[str, str],
 ) -> None:
     """Write the log-density of every row of a table; INTERNAL."""
     from dpflows.anomaly.persistence import density_of, load
@@ -37,7 +42,8 @@ def score(
 
     target = require_private_target(target, "scores", rows)
     fitted = density_of(load(model))
-    frame = read_rows(rows, fitted.encoding_.schema, drop_extra=drop_extra, no_header=no_header)
+    schema = with_text(fitted.encoding_.schema, text)
+    frame = read_rows(rows, schema, drop_extra=drop_extra, no_header=no_header)
     write_answers(frame, target, lambda piece: {"log_density": fitted.score_samples(piece)})
     if as_json:
         output.print_json({"file": str(target), "column": "log_density", "internal": True})

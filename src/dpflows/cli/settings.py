@@ -1,9 +1,12 @@
 """Options that several verbs share, and what they mean together."""
 
 import dataclasses
+import functools
+import inspect
 import math
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -60,7 +63,10 @@ NoiseMultiplier = Annotated[float | None, typer.Option(help="Noise over the clip
 DropExtra = Annotated[
     bool, typer.Option("--drop-extra", help="Leave out columns that are not declared.")
 ]
-NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line of the file is a row.")]
+NoHeader = Annotated[
+    bool,
+    typer.Option("--no-header", help="No names above the rows; score --help: more."),
+]
 AnswersFile = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="A .csv, .csv.gz or .parquet file."),
@@ -71,6 +77,15 @@ LedgerPlace = Annotated[
 ]
 CapEpsilon = Annotated[float | None, typer.Option(help="What a new ledger allows in all.")]
 CapDelta = Annotated[float | None, typer.Option(help="The delta of a new ledger.")]
+#: How cells of text are written, where a file is not as the schema says: a word for what
+#: is meant, and help.
+TEXT_OPTIONS = {
+    "delimiter": ("MARK", "Between cells; tab for a tab."),
+    "decimal": ("MARK", "Before the fraction of a number."),
+    "thousands": ("MARK", "Between groups of three digits."),
+    "encoding": ("NAME", "Such as utf-8, cp1252 or utf-16."),
+    "unreadable": ("WORD", "Bad cells: refuse them, or make them missing."),
+}
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -85,6 +100,53 @@ def read_schema(path: Path, discover: float | None, *, mixed: bool = False) -> "
     if discover is None:
         require_declared(schema)
     return schema
+
+
+def reads_text(*, hidden: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    r"""Give a verb the options that say how text is written; it gets them as ``text``.
+
+    Args:
+        hidden: Whether the help of the verb leaves them out.
+
+    Example:
+        >>> @reads_text(hidden=False)
+        ... def count(rows: int, text: dict[str, str]) -> None:
+        ...     print(rows, text)
+        >>> count(3, delimiter="tab", decimal=None)
+        3 {'delimiter': '\t'}
+    """
+    added = [_text_option(name, *told, hidden=hidden) for name, told in TEXT_OPTIONS.items()]
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(verb)
+        def call(*args: Any, **kwargs: Any) -> None:
+            given = {name: kwargs.pop(name, None) for name in TEXT_OPTIONS}
+            verb(*args, **kwargs, text=_named(given))
+
+        own = [p for p in inspect.signature(verb).parameters.values() if p.name != "text"]
+        call.__dict__["__signature__"] = inspect.Signature([*own, *added])
+        call.__annotations__ = {p.name: p.annotation for p in (*own, *added)}
+        return call
+
+    return decorate
+
+
+def _text_option(name: str, word: str, told: str, *, hidden: bool) -> inspect.Parameter:
+    option = typer.Option(metavar=word, help=told, hidden=hidden)
+    kind = Annotated[str | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def _named(given: dict[str, str | None]) -> dict[str, str]:
+    named = {name: value for name, value in given.items() if value is not None}
+    is_tab = named.get("delimiter") in ("tab", r"\t")
+    return named | ({"delimiter": "\t"} if is_tab else {})
+
+
+def with_text(schema: "Schema", text: dict[str, str]) -> "Schema":
+    """The schema with what the command line says about text in place of its own."""
+    given: dict[str, Any] = dict(text)
+    return dataclasses.replace(schema, text=dataclasses.replace(schema.text, **given))
 
 
 def settle_delta(delta: float | None, rows: int) -> float:

@@ -21,7 +21,6 @@ from dpflows.estimators.discovering import Discovery, gaps_of
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.columns import Column
 from dpflows.table.encoding import Encoding, require_declared
 from dpflows.table.forms import Form
 from dpflows.table.reading import Table, read_table
@@ -146,9 +145,8 @@ def with_bounds(schema: Schema, bounds: Any) -> Schema:
     """The schema with ``(low, high)``, numbers or one per column, declared for all columns.
 
     Example:
-        >>> schema = with_bounds(Schema((Column("x", "continuous"),)), (0, 1))
-        >>> schema.highs().tolist()
-        [1.0]
+        >>> with_bounds(Schema.from_bounds([0], [1]), (0, 2)).highs().tolist()
+        [2.0]
     """
     schema.require_numeric()
     low, high = read_bounds(bounds, len(schema.columns))

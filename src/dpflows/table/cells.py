@@ -314,8 +314,12 @@ def _parsed(word: str, formats: tuple[str, ...]) -> int | None:
     """A date as microseconds since 1970 began; None if it is not written as declared."""
     if not formats:
         return _moment(datetime.datetime.fromisoformat, word) if _ISO.fullmatch(word) else None
-    tries = (_moment(lambda w, f=form: datetime.datetime.strptime(w, f), word) for form in formats)
+    tries = (_moment(_strptime(form), word) for form in formats)
     return next((found for found in tries if found is not None), None)
+
+
+def _strptime(form: str) -> Callable[[str], datetime.datetime]:
+    return lambda word: datetime.datetime.strptime(word, form)
 
 
 def _moment(parse: Callable[[str], datetime.datetime], word: str) -> int | None:
@@ -355,8 +359,15 @@ def _refuse(wrong: np.ndarray, label: str, what: str, cure: str) -> None:
         raise InputError(f"{label} {what.format(cells=cells)}, the first in row {first}; {cure}")
 
 
-_NUMBERS = {NUMBER: _number_of_number, TEXT: _number_of_text, TRUTH: _number_of_truth}
-_READERS: dict[str, dict[str, Callable[[Any, Column, TextFormat], Reading]]] = {
+#: Reads cells of one sort.
+Reader = Callable[[Any, Column, TextFormat], Reading]
+
+_NUMBERS: dict[str, Reader] = {
+    NUMBER: _number_of_number,
+    TEXT: _number_of_text,
+    TRUTH: _number_of_truth,
+}
+_READERS: dict[str, dict[str, Reader]] = {
     "continuous": _NUMBERS,
     "integer": {sort: _whole_of(reader) for sort, reader in _NUMBERS.items()},
     "categorical": {TEXT: _label_of_text, NUMBER: _label_of_number, TRUTH: _label_of_truth},

@@ -138,7 +138,7 @@ def _series(array: pa.Array, column: Column) -> Any:
     if column.kind == "date":
         # pandas has no type for days: they are midnights
         return pd.Series(_vector(array.cast(pa.timestamp("s"))))
-    own = pd.api.types.pandas_dtype(_pandas_type(column))
+    own: Any = pd.api.types.pandas_dtype(_pandas_type(column))
     if isinstance(own, np.dtype):
         return pd.Series(_vector(array).astype(own))
     return pd.Series(own.__from_arrow__(pa.chunked_array([array])))

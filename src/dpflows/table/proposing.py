@@ -80,9 +80,13 @@ def _opened(frame: Any) -> tuple[Source, TextFormat]:
     path = Path(frame)
     with file_errors(path):
         check_file(path)
-        text = _guessed(load(path, TextFormat(unreadable=AS_MISSING)), path)
+        content = load(path, TextFormat(unreadable=AS_MISSING))
+    text = _guessed(content, path)
     source = open_source(path, None, None, text)
-    return source, dataclasses.replace(text, decimal=_decimal(source.cells, text))
+    if b'"' in content or text.delimiter is not None:
+        # elsewhere no cell can hold a comma
+        text = dataclasses.replace(text, decimal=_decimal(source.cells, text))
+    return source, text
 
 
 def _guessed(content: bytes, path: Path) -> TextFormat:
@@ -187,21 +191,24 @@ def _is_empty(part: Cells) -> bool:
 
 def _text_kind(cells: pa.ChunkedArray, text: TextFormat) -> tuple[str, bool]:
     """The narrowest kind that all cells of a text file's column fit, and whether as days."""
-    bare = trimmed(cells, text)
-    for column in _NARROW if bare.null_count < len(bare) else ():
-        try:
-            read_cells(cells, column, "a column", text)
-        except InputError:
-            continue
-        are_days = (
-            column.kind == "date" and not pc.any(pc.greater(pc.utf8_length(bare), 10)).as_py()
-        )
-        return column.kind, are_days
-    return ("categorical" if bare.null_count < len(bare) else "continuous"), False
+    numbers, wrong = numbers_in_text(cells, text)
+    if not wrong.any():
+        present = numbers[~np.isnan(numbers)]
+        is_whole = len(present) > 0 and np.isfinite(present).all() and (np.rint(present) == present)
+        return "integer" if np.all(is_whole) else "continuous", False
+    for kind in ("boolean", "date"):
+        if _fits(cells, Column("x", kind, nullable=True), text):
+            longest = pc.max(pc.utf8_length(trimmed(cells, text))).as_py()
+            return kind, kind == "date" and longest <= len("2020-12-31")
+    return "categorical", False
 
 
-#: What a column of text may be, from what fits the fewest cells to what fits the most.
-_NARROW = tuple(Column("x", k, nullable=True) for k in ("integer", "continuous", "boolean", "date"))
+def _fits(cells: Raw, column: Column, text: TextFormat) -> bool:
+    try:
+        read_cells(cells, column, "a column", text)
+    except InputError:
+        return False
+    return True
 
 
 def _with_values(cells: Raw, column: Column, text: TextFormat) -> Column:

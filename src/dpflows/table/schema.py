@@ -62,7 +62,7 @@ class Schema:
     names_read: bool = field(default=False, compare=False, repr=False)
     target: str | None = None
     constraints: tuple[Constraint, ...] = ()
-    text: TextFormat = PLAIN
+    text: TextFormat = field(default=PLAIN, repr=False)
     is_proposed: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

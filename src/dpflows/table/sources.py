@@ -71,7 +71,8 @@ def from_numpy(array: np.ndarray, schema: Schema | None) -> Source:
     if len(names) != array.shape[1]:
         raise InputError(f"array has {array.shape[1]} columns, the schema declares {len(names)}")
     if isinstance(array, np.ma.MaskedArray):
-        array = np.where(np.ma.getmaskarray(array), None, array.data.astype(object))
+        masked, array = np.ma.getmaskarray(array), array.data.astype(object)
+        array[masked] = None
     if array.dtype.kind not in "fiubMUTO":
         raise InputError("array must hold numbers, text, booleans or dates; convert it")
     return Source("numpy", names, _vectors(array), has_own_names=False)

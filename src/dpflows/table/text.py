@@ -201,13 +201,12 @@ def first_record(content: bytes, begin: int, text: TextFormat, delimiter: str) -
 
 def split(line: str, delimiter: str, text: TextFormat) -> tuple[str, ...]:
     """The cells of one record."""
-    quoting = csv.QUOTE_MINIMAL if text.quote else csv.QUOTE_NONE
     with explained(_HEADER):
         rows = csv.reader(
             io.StringIO(line, newline=""),
             delimiter=delimiter,
             quotechar=text.quote or None,
-            quoting=quoting,
+            quoting=csv.QUOTE_MINIMAL if text.quote else csv.QUOTE_NONE,
         )
         cells = next(rows, [""])
     return tuple(cell.strip() for cell in cells)
