@@ -91,6 +91,8 @@ class Checkpoints:
             yield
         finally:
             if not is_inner:
+                # Nobody needs two copies of a model in memory.
+                self._before, self._result = None, None
                 self._lock.let_go()
 
     def _take(self) -> None:
