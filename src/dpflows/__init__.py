@@ -9,7 +9,7 @@ import importlib
 # not typing's: an import of it would be most of what importing this package takes
 TYPE_CHECKING = False
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from dpflows.anomaly.ensemble import DPEnsembleDetector

@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from dpflows.display import displayable
-from dpflows.privacy.events import Neighbours
+from dpflows.privacy.events import Neighbours, SampledGaussianEvent
 
 if TYPE_CHECKING:
     from dpflows.privacy.guarantee import Guarantee
@@ -26,7 +26,15 @@ _COVERAGE = (
     "table, logs or machine."
 )
 # What the proof assumes of the machine's numbers.
-_ARITHMETIC = "The analysis assumes exact arithmetic and sound system randomness."
+_ARITHMETIC = (
+    "Noise is proven in finite precision: it is sampled exactly, or rounded to a public lattice from "
+    "normals whose distance from true ones is part of delta. The proof assumes a sound system "
+    "generator and cipher (ChaCha20), and elementary functions right to a few last places."
+)
+_OLD_ARITHMETIC = (
+    "The noise of gradient steps was drawn in single precision by version 0.1: the analysis assumes "
+    "exact arithmetic, which low bits of the parameters may contradict. Fit the model again."
+)
 
 
 def privacy_statement(guarantee: "Guarantee") -> str:
@@ -35,8 +43,14 @@ def privacy_statement(guarantee: "Guarantee") -> str:
         return "\n".join(map(displayable, guarantee.stamps)) + "\n" + _void(guarantee)
     if guarantee.kind == "none" or not math.isfinite(guarantee.epsilon):
         return "NOT PRIVATE: no noise protects the people in the table\n" + _void(guarantee)
-    scope = f"{_COVERAGE} {_ARITHMETIC}"
+    scope = f"{_COVERAGE} {_arithmetic(guarantee)}"
     return "\n".join([_headline(guarantee), _meaning(guarantee), *_footnotes(guarantee), scope])
+
+
+def _arithmetic(guarantee: "Guarantee") -> str:
+    is_old = guarantee.versions.get("dpflows", "").startswith("0.1.")
+    has_steps = any(isinstance(event, SampledGaussianEvent) for event in guarantee.events)
+    return _OLD_ARITHMETIC if is_old and has_steps else _ARITHMETIC
 
 
 def _headline(guarantee: "Guarantee") -> str:
