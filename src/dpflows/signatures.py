@@ -189,9 +189,9 @@ def read_private_key(
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    secret = None if passphrase is None else _bytes_of(passphrase)
+    content, secret = _read(Path(path)), None if passphrase is None else _bytes_of(passphrase)
     try:
-        key = load_pem_private_key(_read(Path(path)), secret)
+        key = load_pem_private_key(content, secret)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError(
             f"{str(path)!r} must be a private key in PEM form, with its passphrase if it has one; "
@@ -209,8 +209,9 @@ def read_public_key(path: str | os.PathLike[str]) -> "Ed25519PublicKey":
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+    content = _read(Path(path))
     try:
-        key = load_pem_public_key(_read(Path(path)))
+        key = load_pem_public_key(content)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError(
             f"{str(path)!r} must be a public key in PEM form, such as curator.pub.pem"

@@ -95,7 +95,7 @@ def test_mistakes(refused, tmp_path, model, key):
     public = tmp_path / "curator.pub.pem"
     assert "must be a private key" in refused("sign", model, "--key", public)
     assert "must be a public key" in refused("verify", model, "--key", key)
-    assert "none" in refused("verify", model, "--key", tmp_path)
+    assert "is none" in refused("verify", model, "--key", tmp_path)
     assert "not signed" in refused("verify", model, "--key", public)
 
 

@@ -57,7 +57,7 @@ def _dropped(chance: random.Random, promise: dict[str, Any], header: dict[str, A
 
 def _counts(chance: random.Random, promise: dict[str, Any], _: Any) -> None:
     event = chance.choice(promise["events"])
-    event["count"] = chance.choice([0, 1, 2, 50, 10**6, 10**12, 2**63, 10**400, -1, 1.5, True])
+    event["count"] = chance.choice([0, 1, 2, 50, 10**5, 10**12, 2**63, 10**400, -1, 1.5, True])
 
 
 def _noise(chance: random.Random, promise: dict[str, Any], header: dict[str, Any]) -> None:

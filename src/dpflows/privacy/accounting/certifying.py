@@ -31,22 +31,27 @@ from dpflows.privacy.spending import Spending
 
 #: What another machine's rounding may change.
 TOLERANCE = 1e-6
-#: Beyond these, a file would keep its reader busy. Times are those of the slowest accountant.
+#: Pricing that is estimated to take longer is refused, so that no file keeps its reader busy.
+MOST_SECONDS = 6.0
+#: What is read before anything is estimated.
 MOST_EVENTS = 10_000
-#: Pricing takes 1 to 2 microseconds for each.
-MOST_RELEASES = 1_000_000
-#: Of different sampled steps, selections and votes, which take up to 0.3 seconds each.
-MOST_HEAVY = 8
-#: Of other different releases, which take about 0.01 seconds each.
-MOST_LIGHT = 256
-#: The same inside a selection, where only their Rényi curves are needed.
-MOST_SELECTED = 24
+MOST_RELEASES = 10**9
 MOST_VOTERS = 2_000
 MOST_ROWS = 10**15
 _DEEPEST = 3
 _LONGEST_TEXT = 2_000
 _MOST_TEXTS = 100
-_HEAVY = (SampledGaussianEvent, SelectionEvent, VoteEvent, ZCDPEvent)
+#: Measured on one core, for both neighbour relations: per release, and per kind of release.
+_SECONDS_EACH = 4e-6
+_SECONDS: dict[type[Event], float] = {
+    GaussianEvent: 0.0,
+    SampledGaussianEvent: 0.15,
+    SelectionEvent: 0.15,
+    VoteEvent: 0.3,
+    ZCDPEvent: 0.15,
+}
+_SECONDS_UNIFORM = 0.45
+_SECONDS_OTHER = 0.01
 #: What numbers beyond all reason do inside an accountant.
 _UNPRICED = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
@@ -104,28 +109,23 @@ def certified(claimed: Guarantee) -> Guarantee:
 
 
 def check_plan(guarantee: Guarantee, plan: Spending) -> None:
-    """Refuse a guarantee whose releases are not those of the plan beside it.
-
-    The model that a selection chose is one of its candidates: the plan is that of one fit,
-    and the guarantee that of the whole selection, which costs more.
-    """
-    chosen = _selection(guarantee.events)
-    options = (guarantee.events,) if chosen is None else chosen.candidates
-    if tally(plan.events) not in [tally(events) for events in options]:
+    """Refuse a guarantee whose releases are not those of the plan beside it."""
+    if _is_winner(guarantee.events, plan.events):
+        return
+    if tally(guarantee.events) != tally(plan.events):
         raise Misstated("the releases in the file's guarantee are not those of its plan")
-    accountant = guarantee.accountant if chosen is None else plan.accountant
-    stated = (accountant, guarantee.delta, guarantee.neighbours)
+    stated = (guarantee.accountant, guarantee.delta, guarantee.neighbours)
     if stated != (plan.accountant, plan.budget.delta, plan.budget.neighbours):
         raise Misstated("accountant, delta or neighbours in the file are not those of its plan")
 
 
-def _selection(events: Sequence[Event]) -> SelectionEvent | None:
-    """The selection that is all that was released, if it is."""
-    match tuple(events):
-        case (SelectionEvent(candidates=candidates) as event,) if candidates:
-            return event
-        case _:
-            return None
+def _is_winner(events: Sequence[Event], planned: Sequence[Event]) -> bool:
+    """Whether the planned releases are one possible run of the selection that was paid for."""
+    if len(events) != 1 or not isinstance(events[0], SelectionEvent):
+        return False
+    counts = tally(planned)
+    runs = [tally(run) for run in _runs(events[0])]
+    return any(all(run.get(each, 0) >= counts[each] for each in counts) for run in runs)
 
 
 def _claims_nothing(claimed: Guarantee) -> Guarantee:
@@ -167,7 +167,7 @@ def _check_texts(claimed: Guarantee) -> None:
     texts = [*claimed.stamps, *claimed.caveats, *claimed.versions, *claimed.versions.values()]
     if len(texts) > _MOST_TEXTS:
         raise Misstated(f"the file's guarantee has more than {_MOST_TEXTS} texts")
-    purposes = [event.purpose for event in claimed.events]
+    purposes = [event.purpose for event in _every(claimed.events, _DEEPEST)]
     if not all(len(text) <= _LONGEST_TEXT and is_displayable(text) for text in texts + purposes):
         raise Misstated("the file's guarantee has text with control characters, or too long")
 
@@ -178,31 +178,44 @@ def check_sizes(events: Sequence[Event]) -> None:
     Example:
         >>> check_sizes([SelectionEvent(run=(), mean=2.0)])
     """
-    flat = list(_flat(events, _DEEPEST))
-    if sum(event.count for event in flat) > MOST_RELEASES:
-        raise Misstated(f"the file lists more than {MOST_RELEASES:,} releases")
-    if not all(_is_sized(event) for event in flat):
-        raise Misstated("the file lists releases with more voters or rows than can be priced")
-    kinds = [event for event in tally(flat) if not isinstance(event, GaussianEvent)]
-    heavy = sum(isinstance(event, _HEAVY) for event in kinds)
-    most = MOST_HEAVY if _selection(events) is None else MOST_SELECTED
-    if heavy > most or len(kinds) - heavy > MOST_LIGHT:
-        raise Misstated("the file lists more different releases than can be priced in seconds")
+    every = list(_every(events, _DEEPEST))
+    if not all(_is_sized(event) for event in every):
+        raise Misstated(
+            "the file lists releases with more rows, voters or repeats than have a price"
+        )
+    long = sum(event.count for event in events if not isinstance(event, GaussianEvent))
+    seconds = _SECONDS_EACH * long + sum(_seconds(event) for event in tally(every))
+    if seconds > MOST_SECONDS:
+        raise Misstated(
+            "the file lists more different or repeated releases than can be priced soon"
+        )
 
 
-def _flat(events: Sequence[Event], depth: int) -> Iterator[Event]:
+def _every(events: Sequence[Event], depth: int) -> Iterator[Event]:
     """All releases, those inside of selections too."""
     if depth == 0:
         raise Misstated("the file lists selections among selections")
     for event in events:
         yield event
         if isinstance(event, SelectionEvent):
-            yield from _flat(event.run, depth - 1)
-            for events_of_one in event.candidates:
-                yield from _flat(events_of_one, depth - 1)
+            for run in _runs(event):
+                yield from _every(run, depth - 1)
+
+
+def _runs(event: SelectionEvent) -> list[tuple[Event, ...]]:
+    """What one run makes, for each candidate."""
+    return [(*event.run, *own) for own in event.candidates or ((),)]
+
+
+def _seconds(event: Event) -> float:
+    if isinstance(event, SampledGaussianEvent) and event.sampling == "uniform":
+        return _SECONDS_UNIFORM
+    return _SECONDS.get(type(event), _SECONDS_OTHER)
 
 
 def _is_sized(event: Event) -> bool:
+    if event.count > MOST_RELEASES:
+        return False
     if isinstance(event, VoteEvent):
         return event.voters <= MOST_VOTERS
     return not isinstance(event, SampledGaussianEvent) or event.rows <= MOST_ROWS
