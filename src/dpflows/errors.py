@@ -9,7 +9,8 @@ import traceback
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class InputError(ValueError):
