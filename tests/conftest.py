@@ -22,5 +22,14 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 @pytest.fixture(autouse=True)
 def _fits_of_other_tests_are_forgotten() -> None:
     """Tests share rows; each is a process of its own to the watch over repeated fits."""
+    _forget_fits()
+
+
+def pytest_fixture_setup() -> None:
+    """So is every fixture: those of a module or a session fit the same rows too."""
+    _forget_fits()
+
+
+def _forget_fits() -> None:
     if (repeats := sys.modules.get("dpflows.estimators.repeats")) is not None:
         repeats.forget_fits()

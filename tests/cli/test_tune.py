@@ -18,6 +18,7 @@ def words(job, tmp_path):
     return [*given, *more, "--output", tmp_path / "m.dpflow"]
 
 
+@pytest.mark.filterwarnings("ignore::dpflows.errors.RepeatedFitWarning")
 def test_the_best_candidate_becomes_a_model(dpflows, words, tmp_path):
     code, out, err = dpflows(*words)
     assert code == 0
@@ -26,6 +27,10 @@ def test_the_best_candidate_becomes_a_model(dpflows, words, tmp_path):
         assert part in out
     (event,) = load(tmp_path / "m.dpflow").guarantee_.events
     assert event.kind == "selection"
+    kept = (tmp_path / "m.dpflow").read_bytes()
+    assert dpflows(*words)[0] == 2
+    assert (tmp_path / "m.dpflow").read_bytes() == kept
+    assert dpflows(*words, "--force")[0] == 0
 
 
 def test_machines_get_one_document_and_the_ledger_one_charge(dpflows, words, tmp_path):

@@ -57,6 +57,7 @@ def tune(
     ledger: settings.LedgerPlace = None,
     cap_epsilon: settings.CapEpsilon = None,
     cap_delta: settings.CapDelta = None,
+    force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -66,7 +67,7 @@ def tune(
     from dpflows.estimators.select import DPSelect
 
     settings.check_limits(epsilon=epsilon, delta=delta)
-    settings.require_target(model, (".dpflow",), source=rows)
+    settings.require_target(model, (".dpflow",), source=rows, force=force)
     settings.require_apart(ledger, rows, model)
     declared = settings.read_schema(schema, None, mixed=estimator == "flow")
     options = read_candidates(candidates)
@@ -84,7 +85,7 @@ def tune(
     _require_price(search, declared, ledger)
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
     search.fit(frame, ledger=books, on_plan=_announce)
-    search.save(model)
+    search.save(model, overwrite=force)
     told = settings.Told.of(books, ledger, search.receipt_)
     _tell(search, model, told, by_rule=delta is None, as_json=as_json)
 

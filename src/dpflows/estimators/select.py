@@ -324,9 +324,14 @@ class DPSelect(DensityMixin, BaseEstimator):
         """What the whole selection guarantees, in plain words."""
         return self._winner().privacy_statement()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the winner as one ``.dpflow`` file with the guarantee of the whole selection."""
-        self._winner().save(path)
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the winner as one ``.dpflow`` file with the guarantee of the whole selection.
+
+        Args:
+            path: Where the file goes.
+            overwrite: Whether a file that has the name already may be lost.
+        """
+        self._winner().save(path, overwrite=overwrite)
 
     @property
     def guarantee_(self) -> Guarantee:
