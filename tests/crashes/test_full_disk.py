@@ -112,15 +112,9 @@ def test_a_full_disk_at_every_moment(whole, tmp_path, monkeypatch, lasting):
 def test_the_test_catches_a_model_that_is_seen_before_the_ledger_knows(
     whole, tmp_path, monkeypatch
 ):
-<<<<<<< HEAD
-    def careless(payment, path, model):
+    def careless(payment, path, model, *, overwrite=False):
         write_model(path, header=model[0], arrays=model[1])
         payment.ledger.release(payment.receipt, artefact=sha256(path.read_bytes()).hexdigest())
-=======
-    def careless(ledger, receipt, path, write, *, overwrite):
-        write(path)
-        ledger.release(receipt, artefact=hashlib.sha256(path.read_bytes()).hexdigest())
->>>>>>> cli
 
     monkeypatch.setattr(charging.Payment, "hand_out", lambda payment, model: payment)
     monkeypatch.setattr(charging.Payment, "deliver", careless)
