@@ -11,6 +11,7 @@ file knows the signed file as well.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -42,6 +43,9 @@ DTYPES: dict[str, str] = {
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
 }
+
+#: What a disk says that knows no links.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 _METADATA = "__metadata__"
 _DOCUMENT = "dpflow"
@@ -151,15 +155,18 @@ def give_name(
 
 def _linked(temporary: str | os.PathLike[str], target: str | os.PathLike[str]) -> bool:
     """Give the file its name if it is free; whether this disk can do so."""
-    is_linked = False
-    with contextlib.suppress(OSError):
+    try:
         os.link(temporary, target)
-        is_linked = True
-    if is_linked:
-        os.unlink(temporary)
-    else:
+    except FileExistsError:
         require_absent(target)
-    return is_linked
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        require_absent(target)
+        return False
+    os.unlink(temporary)
+    return True
 
 
 def write_model(

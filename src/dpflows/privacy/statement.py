@@ -27,13 +27,14 @@ _COVERAGE = (
 )
 # What the proof assumes of the machine's numbers.
 _ARITHMETIC = (
-    "Noise is proven in finite precision: it is sampled exactly, or rounded to a public lattice from "
-    "normals whose distance from true ones is part of delta. The proof assumes a sound system "
-    "generator and cipher (ChaCha20), and elementary functions right to a few last places."
+    "Noise is proven in finite precision: it is sampled exactly, or rounded to a public lattice "
+    "from normals whose distance from true ones is part of delta. The proof assumes a sound "
+    "system generator and cipher (ChaCha20), and elementary functions right to a few last places."
 )
 _OLD_ARITHMETIC = (
-    "The noise of gradient steps was drawn in single precision by version 0.1: the analysis assumes "
-    "exact arithmetic, which low bits of the parameters may contradict. Fit the model again."
+    "The noise of gradient steps was drawn in single precision by version 0.1: the analysis "
+    "assumes exact arithmetic, which low bits of the parameters may contradict. Fit the model "
+    "again."
 )
 
 
