@@ -10,7 +10,7 @@ SOURCES := $(wildcard src tests benchmarks docs/conf.py)
 
 help:
 	@echo "make demo       fit a private flow on the pinwheel; results in demo/"
-	@echo "make test       the whole suite (under 10 minutes on 2 cores)"
+	@echo "make test       the whole suite (under 8 minutes on 2 idle cores)"
 	@echo "make test-long  the full-size suites"
 	@echo "make check      format, lint, types, import contract"
 	@echo "make bench      benchmarks; writes benchmarks/results.json"
