@@ -10,11 +10,11 @@ SOURCES := $(wildcard src tests benchmarks docs/conf.py)
 
 help:
 	@echo "make demo       fit a private flow on the pinwheel; results in demo/"
-	@echo "make test       the whole suite (under 10 minutes on 2 cores)"
+	@echo "make test       the whole suite (under 8 minutes on 2 idle cores)"
 	@echo "make test-long  the full-size suites"
 	@echo "make check      format, lint, types, import contract"
 	@echo "make bench      benchmarks; writes benchmarks/results.json"
-	@echo "make bench-peers         the private step against Opacus"
+	@echo "make bench-peers         the clipped gradient against Opacus and jax-privacy"
 	@echo "make bench-life-science  the default plan on Life Science; DATA=folder"
 	@echo "make results    every table and figure of the paper, into docs/results; DATA=folder"
 	@echo "make docs       the documentation site in docs/_build/html"
@@ -32,7 +32,7 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@touch $@
 
 demo: $(VENV)/run.stamp
-	@$(BIN)/dpflows demo --output demo
+	@$(BIN)/dpflows demo --output demo --force
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check $(SOURCES)

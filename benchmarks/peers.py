@@ -1,38 +1,81 @@
-"""Our clipped gradient against Opacus on the same MAF, measured in turn. ``make bench-peers``."""
+"""Our clipped gradient against Opacus and jax-privacy, measured in turn. ``make bench-peers``.
+
+All sum the per-row clipped gradients of a batch of a MAF of 5 blocks of width 100 over 10
+columns; none draws noise. jax-privacy has the very same flow and weights as ours and 16 rows
+at a time; Opacus has zuko's flow of the same shape.
+"""
 
 import json
-import statistics
-import subprocess
+import os
 import sys
 
 from rich.console import Console
-from run import REPEATS, RESULTS, by_taps, gradients, in_turn, table
+from rich.table import Table
+from run import BATCHES, RESULTS
+from turns import Contender, medians
 
-ROUNDS = 5
-
-
-def opacus_seconds(python, batch):
-    call = [python, "benchmarks/opacus_gradient.py", str(batch), "9"]
-    return float(subprocess.run(call, capture_output=True, text=True, check=True).stdout)
-
-
-def our_seconds(calls):
-    return in_turn(*calls, rounds=9)[1] / REPEATS
+ROUNDS = 15
+SCRIPTS = {
+    "ours": "our_gradient.py",
+    "opacus": "opacus_gradient.py",
+    "jax-privacy": "jax_privacy_gradient.py",
+}
 
 
-def speedup(python, batch):
-    """The median over rounds of one peer measurement beside one of ours."""
-    calls = gradients("maf", batch, by_taps)
-    return statistics.median(
-        opacus_seconds(python, batch) / our_seconds(calls) for _ in range(ROUNDS)
-    )
+def contenders(python, batch):
+    """Ours runs here, the peers in their own environment."""
+    return {
+        name: Contender(sys.executable if name == "ours" else python, _beside(script), str(batch))
+        for name, script in SCRIPTS.items()
+    }
+
+
+def measured(python, batch):
+    """Milliseconds per gradient of each, how often theirs takes ours, and whether they agree."""
+    running = contenders(python, batch)
+    seconds = medians(running, rounds=ROUNDS)
+    for contender in running.values():
+        contender.end()
+    facts = {name: contender.facts for name, contender in running.items()}
+    each = {name: 1000 * seconds[name] / facts[name]["gradients"] for name in seconds}
+    return {
+        "milliseconds": {name: round(time, 3) for name, time in each.items()},
+        "ratios": {name: round(time / each["ours"], 2) for name, time in each.items()},
+        "parameters": {name: told["parameters"] for name, told in facts.items()},
+        "differences": {name: told.get("difference") for name, told in facts.items()},
+    }
+
+
+def table(results):
+    sheet = Table("batch", "clipped gradient by", "ms", "times ours", "parameters", "agrees within")
+    for batch, found in results.items():
+        for name in SCRIPTS:
+            gap = found["differences"][name]
+            sheet.add_row(
+                batch,
+                name,
+                f"{found['milliseconds'][name]:.2f}",
+                f"{found['ratios'][name]:.2f}",
+                f"{found['parameters'][name]:,}",
+                "" if gap is None else f"{gap:.0e}",
+            )
+    return sheet
+
+
+def _beside(script):
+    return os.path.join(os.path.dirname(__file__), script)
 
 
 def main(python):
+    console = Console()
+    console.print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    found = {str(batch): measured(python, batch) for batch in BATCHES}
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results["speedup_vs_opacus"] = {"maf": {str(b): round(speedup(python, b), 1) for b in (512,)}}
+    results.pop("speedup_vs_opacus", None)
+    results["peers"] = {"maf": found}
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    Console().print(table(results))
+    console.print(table(found))
+    console.print(f"load after: {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

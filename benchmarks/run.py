@@ -28,7 +28,8 @@ from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import UniformBatches, make_batches
 from dpflows.training.clipping import Clipping, by_rows, by_taps
 from dpflows.training.fitting import negative_log_likelihood as loss
-from dpflows.training.loop import CHUNK, Loop, plain_gradient, private_gradient
+from dpflows.training.loop import CHUNK, Loop, plain_gradient
+from dpflows.training.noise import private_gradient
 from dpflows.training.optimizers import Optimizer
 from dpflows.training.taps import take_apart, unrolled
 
@@ -55,7 +56,9 @@ def private_loop(family, batch, rows=ROWS, columns=DIM):
     """A whole private step (batch drawn, taps, noise, Adam), and where it starts."""
     parameters, blueprint = apart(family, columns)
     clipper = by_taps(loss, blueprint, Clipping())
-    gradient = private_gradient(clipper, blueprint, noise_multiplier=2.0, batch_size=batch)
+    gradient = private_gradient(
+        clipper, blueprint, parameters, noise_multiplier=2.0, batch_size=batch
+    )
     batches = make_batches("poisson", rows=rows, batch_size=batch)
     return Loop(gradient, batches, Optimizer(), 10**6), parameters
 
@@ -79,11 +82,10 @@ def plain_loop(family, batch, rows=ROWS, view=lambda blueprint: blueprint):
 
 def chunk_runner(loop, parameters, rows):
     """A function that makes one chunk of steps."""
-    chunk, holder = loop.compiled_chunk(), [loop.start(parameters)]
-    inputs = loop.chunk_inputs(Entropy.from_os(), 0)
+    advance, holder = loop.advance(Entropy.from_os()), [loop.start(parameters)]
 
     def run():
-        holder[0] = jax.block_until_ready(chunk(holder[0], rows, *inputs))
+        holder[0] = jax.block_until_ready(advance(holder[0], rows, int(holder[0].step)))
 
     return run
 
@@ -134,7 +136,7 @@ def gradients(family, batch, *makers):
     functions = []
     for view in (blueprint, Unrolled(blueprint)):
         plain = plain_gradient(loss, view)
-        functions.append(lambda p, r, g=plain: g(p, r, present, jax.random.key(0)))
+        functions.append(lambda p, r, g=plain: g(p, r, present))
     for make in makers:
         clipper = make(loss, blueprint, Clipping())
         functions.append(lambda p, r, c=clipper: c(p, r, present).gradient)
@@ -266,7 +268,7 @@ def measure():
 
 def table(results):
     sheet = Table("measure", "family", *(f"batch {batch}" for batch in BATCHES))
-    for name in (*MEASURES, "speedup_vs_vmap", "speedup_vs_opacus"):
+    for name in (*MEASURES, "speedup_vs_vmap"):
         for family, by_batch in results.get(name, {}).items():
             cells = (by_batch.get(str(batch)) for batch in BATCHES)
             sheet.add_row(name, family, *("" if c is None else f"{c:.2f}" for c in cells))
@@ -279,7 +281,7 @@ def main():
         print_peak(kind, family, int(batch))
         return
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results = {k: kept[k] for k in ("speedup_vs_opacus",) if k in kept} | measure()
+    results = {k: kept[k] for k in ("peers",) if k in kept} | measure()
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     Console().print(table(results))
     rows_cost = results["costs"]["rows"]

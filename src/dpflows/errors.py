@@ -5,6 +5,7 @@ value read from private rows.
 """
 
 import functools
+import traceback
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -17,11 +18,23 @@ class InputError(ValueError):
 
 
 class BudgetError(RuntimeError):
-    """The privacy budget does not allow what was asked; nothing was released."""
+    """The privacy budget does not allow what was asked; the command line exits with code 3."""
 
 
 class TrainingError(RuntimeError):
-    """Training failed in a way that only settings can mend; nothing was released."""
+    """Training failed in a way that only settings can mend; the command line exits with code 4."""
+
+
+class PrivacyWarning(UserWarning):
+    """What was asked for is allowed, and costs people more privacy than it seems to."""
+
+
+class RepeatedFitWarning(PrivacyWarning):
+    """The same rows are fitted again without a ledger; the costs add up."""
+
+
+class UnpaidTransformerWarning(PrivacyWarning):
+    """A step before the estimator learned from the rows, and nothing paid for it."""
 
 
 def unchained(function: Callable[P, T]) -> Callable[P, T]:
@@ -45,10 +58,58 @@ def unchained(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
-        except InputError as error:
+        except (InputError, BudgetError, TrainingError) as error:
             failed = error
         # "from None" would hide them from a reader and leave them within a program's reach
         failed.__cause__ = failed.__context__ = None
         raise failed
 
     return call
+
+
+def unquoted(function: Callable[P, T]) -> Callable[P, T]:
+    """Let no error of a function that reads private rows leave with words that may hold cells.
+
+    Guarantee:
+        Errors of this module leave unchained. Any other, which pandas, Arrow or NumPy may
+        have raised with the cell in its text, becomes an ``InputError`` that names its type
+        and place alone.
+
+    Example:
+        >>> unquoted(float)("secret")
+        Traceback (most recent call last):
+        dpflows.errors.InputError: the rows cannot be read: ValueError in dpflows.errors:...
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return unchained(function)(*args, **kwargs)
+        except (InputError, BudgetError, TrainingError, MemoryError, Warning):
+            raise
+        except Exception as error:
+            place = place_of(error)
+        # raised here and not above, where it would be chained to the other
+        raise InputError(
+            f"the rows cannot be read: {place}, whose text is withheld because it may quote a "
+            "cell; check the types of the columns"
+        )
+
+    return call
+
+
+def place_of(error: BaseException) -> str:
+    """The type of an error and where it was raised, without its text.
+
+    Example:
+        >>> place_of(KeyError("patient-4711"))
+        'KeyError'
+    """
+    kind = type(error)
+    is_plain = kind.__module__ == "builtins"
+    name = kind.__qualname__ if is_plain else f"{kind.__module__}.{kind.__qualname__}"
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return name
+    frame, line = frames[-1]
+    return f"{name} in {frame.f_globals.get('__name__', '?')}:{line}"

@@ -1,19 +1,24 @@
 """Files that are whole or absent, and never run code when they are read.
 
 A ``.dpflow`` file is a safetensors file whose metadata holds one JSON document:
-the format's version, a digest of the content, and the caller's header. The digest
-notices damage; it is no signature, so a stranger's file is to be trusted no more
-than the stranger.
+the format's version, a digest of the content, the caller's header, and a signature if
+the file was signed. The digest notices damage; only a signature by a known key tells
+where a file comes from.
+
+A signature covers every byte of the file as it was before it was signed. To take the
+signature out gives those bytes back, so a ledger that knows the digest of a published
+file knows the signed file as well.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -22,6 +27,7 @@ import safetensors
 import safetensors.numpy
 
 from dpflows.errors import InputError
+from dpflows.signatures import Signature
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 2**31
@@ -38,11 +44,21 @@ DTYPES: dict[str, str] = {
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
 }
 
+#: What a disk says that knows no links.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
 _METADATA = "__metadata__"
 _DOCUMENT = "dpflow"
+_SIGNATURE = "signature"
+_PARTS = {"format_version", "digest", "header", _SIGNATURE}
 _LENGTH_BYTES = 8
+_ALIGNMENT = 8
 
 Kind = TypeVar("Kind")
+
+
+#: Files of this process that are being written.
+_temporaries: set[str] = set()
 
 
 class _Rejected(Exception):
@@ -50,8 +66,14 @@ class _Rejected(Exception):
 
 
 @contextlib.contextmanager
-def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def write_atomically(
+    path: str | os.PathLike[str], *, overwrite: bool = True
+) -> Iterator[IO[bytes]]:
     """Write a file under a temporary name and move it into place at the end.
+
+    Args:
+        path: Where the file goes.
+        overwrite: Whether a file that has the name already, or gets it meanwhile, is replaced.
 
     Guarantee:
         Whatever happens, ``path`` holds the old content or the whole new content.
@@ -66,17 +88,93 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         ['note.txt']
     """
     target = Path(path)
+    if not overwrite:
+        require_absent(target)
     with _explained(target), _temporary_beside(target) as name:
         with open(name, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, target)
-        sync(target.parent)
+        give_name(name, target, overwrite=overwrite)
+
+
+def is_writing() -> bool:
+    """Whether this process has a file in hand that would be left behind if it ended now.
+
+    Example:
+        >>> is_writing()
+        False
+    """
+    return bool(_temporaries)
+
+
+def require_absent(path: str | os.PathLike[str], instead: str = "pass overwrite=True") -> None:
+    """Refuse a name that is taken, so that nothing is lost by mistake.
+
+    Args:
+        path: Where something is to be written.
+        instead: How the caller says that what has the name may be lost.
+
+    Example:
+        >>> with tempfile.NamedTemporaryFile() as paid_for:
+        ...     require_absent(paid_for.name)
+        Traceback (most recent call last):
+        dpflows.errors.InputError: ... exists and would be lost; choose another name, or ...
+    """
+    if os.path.lexists(path):
+        raise InputError(
+            f"{os.fspath(path)!r} exists and would be lost; choose another name, or {instead} to "
+            "replace it"
+        )
+
+
+def give_name(
+    temporary: str | os.PathLike[str], target: str | os.PathLike[str], *, overwrite: bool
+) -> None:
+    """Move a whole file to its name, and return when that is on disk.
+
+    Guarantee:
+        Without ``overwrite`` a file that got the name meanwhile stays as it is: the system
+        itself refuses a second link of one name. Where a disk knows no links (FAT), the
+        name is looked up just before the move instead.
+
+    Example:
+        >>> folder = tempfile.mkdtemp()
+        >>> for name in ("old", "new"):
+        ...     _ = Path(folder, name).write_text(name)
+        >>> give_name(f"{folder}/new", f"{folder}/old", overwrite=False)
+        Traceback (most recent call last):
+        dpflows.errors.InputError: ... exists and would be lost; ...
+        >>> sorted(os.listdir(folder))
+        ['new', 'old']
+    """
+    if overwrite or not _linked(temporary, target):
+        os.replace(temporary, target)
+    sync(Path(target).parent)
+
+
+def _linked(temporary: str | os.PathLike[str], target: str | os.PathLike[str]) -> bool:
+    """Give the file its name if it is free; whether this disk can do so."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        require_absent(target)
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        require_absent(target)
+        return False
+    os.unlink(temporary)
+    return True
 
 
 def write_model(
-    path: str | os.PathLike[str], *, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    path: str | os.PathLike[str],
+    *,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    overwrite: bool = True,
 ) -> None:
     """Write a ``.dpflow`` file: a JSON header and named arrays.
 
@@ -88,6 +186,19 @@ def write_model(
         >>> read_model(path)[0]
         {'kind': 'flow'}
     """
+    content = model_bytes(header=header, arrays=arrays)
+    with write_atomically(path, overwrite=overwrite) as file:
+        file.write(content)
+
+
+def model_bytes(*, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """What ``write_model`` writes.
+
+    Example:
+        >>> first, second = (model_bytes(header={}, arrays={"x": np.ones(2)}) for _ in "ab")
+        >>> first == second
+        True
+    """
     plain = {name: _storable(name, array) for name, array in arrays.items()}
     # once through JSON, so that the digest is taken of what will be read
     read_back = json.loads(_to_json(dict(header)))
@@ -96,9 +207,7 @@ def write_model(
         "digest": _digest(_to_json(read_back), plain),
         "header": read_back,
     }
-    content = safetensors.numpy.save(plain, metadata={_DOCUMENT: _to_json(document)})
-    with write_atomically(path) as file:
-        file.write(content)
+    return safetensors.numpy.save(plain, metadata={_DOCUMENT: _to_json(document)})
 
 
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -107,10 +216,11 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
     Guarantee:
         No code from the file is run, no size in it is believed before it was
         compared with the file's own size, and no message quotes its content.
+        A signature that does not fit every other byte of the file is refused.
 
     Raises:
-        InputError: the file is missing, damaged, not a dpflows model, or newer
-            than this version of dpflows.
+        InputError: the file is missing, damaged, not a dpflows model, newer than this
+            version of dpflows, or changed after it was signed.
 
     Example:
         >>> path = f"{tempfile.mkdtemp()}/model.dpflow"
@@ -118,8 +228,71 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
         >>> read_model(path)[1]["shift"].tolist()
         [0, 1, 2]
     """
+    with _reading(path):
+        return _parse(_read_bounded(Path(path)))[:2]
+
+
+def read_signature(path: str | os.PathLike[str]) -> Signature | None:
+    """Who signed a ``.dpflow`` file, if anybody; a signature that does not fit is refused.
+
+    Example:
+        >>> path = f"{tempfile.mkdtemp()}/model.dpflow"
+        >>> write_model(path, header={}, arrays={})
+        >>> read_signature(path) is None
+        True
+    """
+    with _reading(path):
+        return _parse(_read_bounded(Path(path)))[2]
+
+
+def write_signature(path: str | os.PathLike[str], make: Callable[[str], Signature]) -> Signature:
+    """Sign a ``.dpflow`` file; an older signature is replaced.
+
+    Args:
+        path: The file, which is replaced as a whole.
+        make: Gives a signature for the SHA-256 of the file without one.
+
+    Guarantee:
+        Nothing but the signature changes: ``artefact_digest`` stays what it was.
+    """
+    # a link keeps its name and its target gets the signature
+    target = Path(path).resolve()
+    with _reading(path):
+        content, mode = _read_bounded(target), stat.S_IMODE(target.stat().st_mode)
+        is_unsigned = _parse(content)[2] is None
+        plain = _without_signature(content)
+        if is_unsigned and plain != content:
+            raise _Rejected("another program wrote it, so that it cannot be signed")
+        made = make(hashlib.sha256(plain).hexdigest())
+    with write_atomically(target) as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(_with_signature(plain, made.to_dict()))
+    return made
+
+
+def artefact_digest(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a released file as it was before it was signed.
+
+    For a file that is no ``.dpflow``, or that nobody signed, the SHA-256 of its bytes.
+
+    Example:
+        >>> path = f"{tempfile.mkdtemp()}/model.dpflow"
+        >>> write_model(path, header={}, arrays={})
+        >>> artefact_digest(path) == hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        True
+    """
+    with contextlib.suppress(_Rejected):
+        content = _read_bounded(Path(path))
+        if _SIGNATURE in _document(content):
+            return hashlib.sha256(_without_signature(content)).hexdigest()
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
-        return _parse(_read_bounded(Path(path)))
+        yield
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror}; check the path") from None
     except _Rejected as reason:
@@ -150,11 +323,13 @@ def _explained(target: Path) -> Iterator[None]:
 def _temporary_beside(target: Path) -> Iterator[str]:
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".dpflows-", suffix=".part")
     os.close(descriptor)
+    _temporaries.add(name)
     try:
         yield name
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+        _temporaries.discard(name)
 
 
 def sync(path: str | os.PathLike[str]) -> None:
@@ -206,16 +381,66 @@ def _read_bounded(path: Path) -> bytes:
         return file.read(found.st_size)
 
 
-def _parse(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    entries = _from_json(_safetensors_header(content))
-    document = _from_json(_expect(_expect(entries.pop(_METADATA, None), dict).get(_DOCUMENT), str))
+def _parse(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray], Signature | None]:
+    entries, document = _entries(content), _document(content)
     _check_version(document.get("format_version"))
-    _check_entries(entries)
+    _check_entries({name: entry for name, entry in entries.items() if name != _METADATA})
     header = _expect(document.get("header"), dict)
     arrays = _load_arrays(content)
     if _digest(_to_json(header), arrays) != document.get("digest"):
         raise _Rejected("its content does not match its digest")
-    return header, arrays
+    return header, arrays, _checked_signature(content, document)
+
+
+def _entries(content: bytes) -> dict[str, Any]:
+    return _from_json(_safetensors_header(content))
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    metadata = _expect(_entries(content).get(_METADATA), dict)
+    document = _from_json(_expect(metadata.get(_DOCUMENT), str))
+    # or one changed letter would turn a signature into a part that nobody looks at
+    if len(metadata) > 1 or not document.keys() <= _PARTS:
+        raise _Rejected("its header has a part that models do not have")
+    return document
+
+
+def _checked_signature(content: bytes, document: dict[str, Any]) -> Signature | None:
+    """The signature, if there is one; it must fit the rest of the file to the byte."""
+    if _SIGNATURE not in document:
+        return None
+    try:
+        found = Signature.from_dict(document[_SIGNATURE])
+    except InputError:
+        raise _Rejected("its signature cannot be read") from None
+    plain = _without_signature(content)
+    is_exact = _with_signature(plain, found.to_dict()) == content
+    if not (is_exact and found.is_valid_for(hashlib.sha256(plain).hexdigest())):
+        raise _Rejected("it was changed after it was signed: its signature does not fit")
+    return found
+
+
+def _without_signature(content: bytes) -> bytes:
+    document = _document(content)
+    document.pop(_SIGNATURE, None)
+    return _with_document(content, document)
+
+
+def _with_signature(content: bytes, signature: dict[str, Any]) -> bytes:
+    return _with_document(content, _document(content) | {_SIGNATURE: signature})
+
+
+def _with_document(content: bytes, document: dict[str, Any]) -> bytes:
+    """The same file around another document: order and bytes of the arrays stay."""
+    entries = _entries(content)
+    entries[_METADATA][_DOCUMENT] = _to_json(document)
+    try:
+        text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    except UnicodeEncodeError:
+        raise _Rejected("its header is not text") from None
+    text += b" " * (-len(text) % _ALIGNMENT)
+    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text + content[start:]
 
 
 def _safetensors_header(content: bytes) -> str:

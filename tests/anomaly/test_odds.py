@@ -14,6 +14,9 @@ from dpflows import Budget, DPEnsembleDetector, DPGaussian
 from dpflows.anomaly.assignment import Assignment
 from dpflows.privacy.randomness import Entropy
 
+# neighbouring tables are fitted one after the other, on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::dpflows.errors.RepeatedFitWarning")
+
 EPSILON = 1.0
 PARTS = 8
 KEYS = 2

@@ -45,7 +45,18 @@ def job(tmp_path_factory) -> Job:
     np.savetxt(rows, cells, ("%d", "%.9f"), ",", header="age,dose", comments="")
     schema.write_text(SCHEMA)
     model.write_bytes(b"old")
-    words = ["fit", rows, "--schema", schema, "--epsilon", "1", "--output", model, *SMALL]
+    words = [
+        "fit",
+        rows,
+        "--schema",
+        schema,
+        "--epsilon",
+        "1",
+        "--output",
+        model,
+        *SMALL,
+        "--force",
+    ]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         assert run(app, [str(word) for word in words]) == 0
@@ -66,11 +77,11 @@ def dpflows(capsys):
 
 @pytest.fixture
 def refused(dpflows):
-    """Run a command that must fail with code 2 and one line; gives the line."""
+    """Run a command that must fail with a code, 2 by default, and one line; gives the line."""
 
-    def command(*words) -> str:
-        code, out, err = dpflows(*words)
-        assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
+    def command(*words, code: int = 2) -> str:
+        found, out, err = dpflows(*words)
+        assert (found, out, err.count("\n")) == (code, "", 1), (found, out, err)
         assert err.startswith("error: ")
         return err
 

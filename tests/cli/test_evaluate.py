@@ -98,7 +98,7 @@ def test_an_exhausted_ledger_refuses_before_anything_is_computed(evaluate, tmp_p
     assert evaluate(*PRIVATE, "--ledger", place, "--cap-epsilon", 1.1, "--cap-delta", 1e-6)[0] == 0
     monkeypatch.setattr(PrivateEvaluation, "release", None)
     code, out, err = evaluate(*PRIVATE, "--ledger", place, "--output", tmp_path / "e.json")
-    assert (code, out) == (2, "")
+    assert (code, out) == (3, "")
     assert err.count("\n") == 1
     assert not (tmp_path / "e.json").exists()
 

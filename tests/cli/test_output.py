@@ -40,5 +40,5 @@ def test_a_command_that_is_shown_can_be_copied(capsys):
 
 
 def test_running_out_of_memory_is_explained(capsys):
-    assert report_failure(MemoryError(), debug=False) == 2
+    assert report_failure(MemoryError(), debug=False) == 1
     assert "fewer rows" in capsys.readouterr().err

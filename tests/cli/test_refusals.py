@@ -26,7 +26,7 @@ def fit_words(job, folder, *more):
         ("sample {model} --rows 5 --output {bad}", "s.csv"),
         ("score {model} {rows} --output {bad}", "g.csv"),
         ("detect {model} {rows} --output {bad}", "a.csv"),
-        ("certificate {model} --output {bad}", "c.json"),
+        ("certificate {model} --force --output {bad}", "c.json"),
     ],
 )
 def test_outputs_that_cannot_be_written_are_refused_at_once(refused, job, tmp_path, verb, name):
@@ -97,11 +97,11 @@ def test_kinds_that_a_verb_does_not_model(refused, job, tmp_path):
 
 OUTPUTS = [
     ("schema {rows} --force --output {out}", "s.toml"),
-    ("sample {model} --rows 5 --output {out}", "s.csv"),
-    ("sample {model} --rows 5 --output {out}", "s.csv.gz"),
-    ("sample {model} --rows 5 --output {out}", "s.parquet"),
-    ("score {model} {rows} --output {out}", "g.csv"),
-    ("certificate {model} --output {out}", "c.txt"),
+    ("sample {model} --rows 5 --force --output {out}", "s.csv"),
+    ("sample {model} --rows 5 --force --output {out}", "s.csv.gz"),
+    ("sample {model} --rows 5 --force --output {out}", "s.parquet"),
+    ("score {model} {rows} --force --output {out}", "g.csv"),
+    ("certificate {model} --force --output {out}", "c.txt"),
 ]
 
 

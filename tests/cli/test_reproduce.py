@@ -21,7 +21,7 @@ def test_mistakes_are_one_line(capsys, tmp_path):
         ("moons",): "NAME must be one of",
         ("half-moons", "--data", str(tmp_path / "absent")): "data must be a folder",
         ("half-moons", "--data", str(tmp_path), "--output", str(tmp_path / "o")): "half-moons",
-        (): "NAME must be one of",
+        (): "name an experiment",
         ("gowalla", "--jobs", "1", "--output", str(tmp_path / "o")): "or let --download fetch them",
     }.items():
         assert run(app, ["reproduce", *words]) == 2

@@ -126,6 +126,7 @@ def test_without_a_ledger_there_is_no_receipt(tmp_path):
     assert load(tmp_path / "model.dpflow").receipt_ is None
 
 
+@pytest.mark.filterwarnings("ignore::dpflows.errors.RepeatedFitWarning")
 def test_a_second_fit_is_a_second_charge_and_forgets_the_first(tmp_path):
     ledger, estimator = new_ledger(tmp_path, epsilon=5.0), private("DPGaussian")
     first = estimator.fit(ROWS, ledger=ledger).receipt_

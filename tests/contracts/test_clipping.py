@@ -89,12 +89,18 @@ def contributions(clipper, parameters, rows):
     """The norm of what each row alone adds to the sum, in double precision."""
 
     def alone(row):
-        total = clipper(parameters, row[None], jnp.ones(1, bool))
-        return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(total)])
+        return clipper(parameters, row[None], jnp.ones(1, bool))
 
     many = jax.jit(jax.vmap(alone))
     parts = [many(jnp.asarray(part)) for part in np.array_split(rows, max(len(rows) // 500, 1))]
-    return np.concatenate([np.linalg.norm(np.asarray(p, np.float64), axis=1) for p in parts])
+    return np.concatenate([row_norms(part) for part in parts])
+
+
+def row_norms(trees):
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(trees)]
+    assert {leaf.dtype for leaf in leaves} == {np.dtype(np.float64)}
+    flat = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+    return np.linalg.norm(flat, axis=1)
 
 
 def largest_contribution(family, count):

@@ -70,6 +70,17 @@ EVENTS = {
     "vote-odd": lambda cost: vote("geometric", 0.1 * cost, voters=9),
     "vote-turned": lambda cost: vote("exponential", 0.2, turned=round(4 * cost)),
     "selection": lambda cost: SelectionEvent(run=(gaussian(20.0 / cost),), mean=4.0, shape=1.0),
+    "selection-candidates": lambda cost: SelectionEvent(
+        run=(gaussian(40.0),),
+        candidates=((gaussian(20.0 / cost),), (sampled(),)),
+        mean=4.0,
+        shape=1.0,
+    ),
+    "selection-failing": lambda cost: SelectionEvent(
+        run=(gaussian(20.0 / cost), ApproximateEvent(epsilon=scaled(0.0), delta=1e-8)),
+        mean=4.0,
+        shape=1.0,
+    ),
     "selection-mean": lambda cost: SelectionEvent(run=(gaussian(20.0),), mean=4.0 * cost),
 }
 

@@ -35,7 +35,12 @@ class FullDisk:
     def mounted(self, patch):
         """Let files, folders and ledgers ask for room until the block ends."""
         with patch.context() as patched:
-            for owner, name in ((os, "fsync"), (os, "replace"), (tempfile, "mkstemp")):
+            for owner, name in (
+                (os, "fsync"),
+                (os, "replace"),
+                (os, "link"),
+                (tempfile, "mkstemp"),
+            ):
                 patched.setattr(owner, name, self._asking(name, getattr(owner, name)))
             patched.setattr(files, "open", self._opened, raising=False)
             patched.setattr(sqlite3, "connect", self._connected(sqlite3.connect))

@@ -8,8 +8,7 @@ import numpy as np
 
 from dpflows import Budget, DPFlow, DPHistogram, load
 from dpflows.files import read_model
-from dpflows.privacy.ledger import Ledger, recover
-from dpflows.training.checkpoints import Checkpoints
+from dpflows.privacy.ledger import Ledger
 
 ROWS = np.random.default_rng(5).normal(size=(200, 2)).clip(-4, 4)
 CAP = Budget(9.0, 1e-4)
@@ -33,11 +32,6 @@ def attempt(folder: Path, make=mixture) -> None:
     if not isinstance(estimator, DPFlow):
         estimator.fit(ROWS, ledger=ledger).save(model)
         return
-    if kept.exists():
-        journal = Checkpoints(kept, estimator.plan(*ROWS.shape), ledger.identity)
-        if recover(ledger, journal.begin(), model):
-            journal.remove()
-            return
     estimator.fit(ROWS, ledger=ledger, checkpoint=kept).save(model)
 
 

@@ -27,7 +27,7 @@ from dpflows import Budget, DPFlow
 from dpflows.estimators import charging
 from dpflows.files import read_model
 from dpflows.flows.architectures import Architecture
-from dpflows.privacy.ledger import Ledger, recover
+from dpflows.privacy.ledger import Ledger
 from dpflows.training.checkpoints import Checkpoints
 
 ROWS = np.random.default_rng(5).normal(size=(200, 2)).clip(-4, 4)
@@ -77,11 +77,6 @@ def warm_up(folder: Path) -> None:
 def live(folder: Path) -> None:
     """One start of the run of a folder, as the command line makes it."""
     ledger, kept, model = Ledger(folder / "run.ledger", cap=CAP), folder / "run.part", folder / "m"
-    if kept.exists():
-        journal = Checkpoints(kept, small_flow().plan(*ROWS.shape), ledger.identity)
-        if recover(ledger, journal.begin(), model):
-            journal.remove()
-            return
     small_flow().fit(ROWS, ledger=ledger, checkpoint=kept).save(model)
 
 
@@ -151,6 +146,8 @@ def phase(folder: Path) -> str:
         return "not charged"
     if state.is_released:
         return "released"
+    if header["result"] is not None:
+        return "trained"
     if not header["has_state"]:
         return "charged"
     return "trained" if any(a.shape == () and a == STEPS for a in arrays.values()) else "training"

@@ -333,7 +333,7 @@ def test_a_search_that_failed_stays_failed(tmp_path):
         with pytest.raises(BudgetError, match="stood out"):
             flow.fit(rows, ledger=ledger, checkpoint=tmp_path / "run.part")
     plenty = pd.DataFrame({"ward": ["a"] * 30 + ["b"] * 30, "ill": [True] * 60})
-    with pytest.raises(BudgetError, match="stood out"):
+    with pytest.raises(InputError, match="belongs to another table"):
         flow.fit(plenty, ledger=ledger, checkpoint=tmp_path / "run.part")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import random
-import secrets
 import shutil
 import subprocess
 import sys
@@ -125,12 +124,3 @@ def test_the_judge_has_power(name):
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     assert done.stdout.splitlines()[-1:] == ["True"], done.stderr[-2000:]
-
-
-def test_a_forged_epsilon_is_what_the_file_says_and_no_more(tmp_path):
-    """A digest is no signature: the receipt in the ledger tells a forged promise, not the file."""
-    content = opened((FILES / "DPGaussian.dpflow").read_bytes())
-    forged = 1e-3 + secrets.randbelow(100) / 1e6
-    content.header["guarantee"]["epsilon"] = forged
-    (tmp_path / "m.dpflow").write_bytes(sealed(content))
-    assert dpflows.load(tmp_path / "m.dpflow").guarantee_.epsilon == forged

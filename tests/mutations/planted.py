@@ -49,18 +49,17 @@ BUGS: dict[str, Bug] = {
         (f"{STEP}::test_a_row_among_others_moves_the_sum_by_at_most_the_clip",),
     ),
     "noise over the batch size twice": Bug(
-        "training/loop.py",
-        "noisy(total, blueprint, noise_multiplier=noise_multiplier, key=key)",
-        "noisy(total, blueprint, noise_multiplier=noise_multiplier / batch_size, key=key)",
+        "training/noise.py",
+        "noise.rounded(exact, normals, scale=self.scale, step=step)",
+        "noise.rounded(exact, normals, scale=self.scale / self.batch_size, step=step)",
         (f"{STEP}::test_the_noise_of_a_step_is_what_the_plan_says_over_the_batch_size",),
     ),
     "shuffle for Poisson": Bug(
         "training/loop.py",
-        "        batch = rows[self.batches.draw(batch_key)]\n"
-        "        present = jnp.arange(self.batches.slots) < size\n",
-        "        turn = state.step * self.batches.batch_size + jnp.arange(self.batches.slots)\n"
-        "        batch = rows[turn % self.batches.rows]\n"
-        "        present = jnp.arange(self.batches.slots) < self.batches.batch_size\n",
+        "            batch = loop.batch(rows, sizes[i], keys[i])\n",
+        "            slots = jnp.arange(loop.batches.slots)\n"
+        "            turn = state.step * loop.batches.batch_size + slots\n"
+        "            batch = rows[turn % loop.batches.rows], slots < loop.batches.batch_size\n",
         (f"{STEP}::test_rows_join_the_steps_of_a_run_by_chance",),
     ),
     "key reuse": Bug(
@@ -69,11 +68,19 @@ BUGS: dict[str, Bug] = {
         "    keys[:count] = entropy.key(stream, step=step)\n",
         (f"{STEP}::test_no_key_is_used_twice_in_a_run",),
     ),
-    "divisor from the drawn batch": Bug(
+    "key reuse: noise": Bug(
         "training/loop.py",
-        "lambda leaf: leaf / batch_size, released",
-        "lambda leaf: leaf / jnp.maximum(jnp.sum(present), 1), released",
-        (f"{STEP}::test_the_divisor_is_public",),
+        "gradient.release(total, noise, step=step + i)",
+        "gradient.release(total, noise, step=step)",
+        (f"{STEP}::test_every_step_of_a_run_is_released_once_with_its_own_number",),
+    ),
+    "divisor from the drawn batch": Bug(
+        "training/noise.py",
+        "leaves = jax.tree.leaves(self.clipper(parameters, rows, present).gradient)",
+        "drawn = jnp.maximum(jnp.sum(present), 1) / self.batch_size\n"
+        "        leaves = jax.tree.leaves(self.clipper(parameters, rows, present).gradient)\n"
+        "        leaves = [leaf / drawn for leaf in leaves]",
+        (f"{STEP}::test_a_sum_grows_with_the_rows_that_were_drawn",),
     ),
     "NaN rows skipped": Bug(
         "table/reading.py",
@@ -121,8 +128,8 @@ BUGS: dict[str, Bug] = {
     ),
     "charge after release: a fit": Bug(
         "estimators/base.py",
-        f"        {CHARGE}\n        {LEARN}\n",
-        f"        {LEARN}\n        {CHARGE}\n",
+        f"            {CHARGE}\n",
+        f"            {LEARN}\n            {CHARGE}\n",
         (
             "tests/contracts/test_charging.py::"
             "test_the_charge_is_there_before_the_rows_are_used[DPGaussian]",
@@ -131,8 +138,8 @@ BUGS: dict[str, Bug] = {
     "charge after release: a file": Bug(
         "privacy/ledger/publishing.py",
         "        marked = ledger.release(receipt, artefact=artefact)\n"
-        "    _reveal(pending, target)\n",
-        "        _reveal(pending, target)\n"
+        "    _reveal(pending, target, overwrite)\n",
+        "        _reveal(pending, target, overwrite)\n"
         "        marked = ledger.release(receipt, artefact=artefact)\n",
         ("tests/privacy/ledger/test_faults.py::test_a_full_disk_while_a_file_is_published",),
     ),

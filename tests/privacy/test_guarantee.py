@@ -103,6 +103,28 @@ def test_a_stamp_is_the_first_line_and_voids_the_guarantee():
     assert not promise.is_private
 
 
+def test_a_caveat_is_printed_and_voids_nothing():
+    caveat = "delta is at or above one over the number of rows"
+    promise = guarantee_for([EVENT], budget=BUDGET, caveats=[caveat])
+    assert promise.is_private
+    assert f"Caveat: {caveat}" in promise.privacy_statement().splitlines()
+    assert Guarantee.from_dict(json.loads(json.dumps(promise.to_dict()))) == promise
+
+
+def test_a_description_without_caveats_is_read():
+    description = guarantee_for([EVENT], budget=BUDGET).to_dict()
+    del description["caveats"]
+    assert Guarantee.from_dict(description).caveats == ()
+
+
+def test_the_statement_claims_nothing_that_cannot_be_declared():
+    words = guarantee_for([EVENT], budget=BUDGET).privacy_statement()
+    assert "privacy unit" not in words
+    assert "one row per person is assumed" in words
+    assert "a table was refused or a fit failed" in words
+    assert "the probability of any outcome changes by at most a factor e^epsilon = " in words
+
+
 def test_an_estimate_says_so():
     step = SampledGaussianEvent(
         sampling="poisson", rows=1000, batch_size=10, noise_multiplier=1.0, count=100

@@ -141,7 +141,11 @@ BAD = {
     "empty inside gzip": Bad("t.csv.gz", gzip.compress(b""), EMPTY),
     "header only": Bad("t.csv", b"age,dose\n", NO_ROWS),
     "header without line end": Bad("t.csv", b"age,dose", NO_ROWS),
-    "header and blanks": Bad("t.csv", b"age,dose\n\n\r\n", NO_ROWS),
+    "header and blanks": Bad(
+        "t.csv",
+        b"age,dose\n\n\r\n",
+        "file has 2 lines without cells, the first is row 1; remove blank lines, " + UNREADABLE,
+    ),
     "header only in utf-16": Bad(
         "t.csv", "age,dose\n".encode("utf-16"), NO_ROWS, text=TextFormat(encoding="utf-16")
     ),

@@ -27,7 +27,7 @@ DIALECTS = {
     "chinese": (TEXT.encode("gb18030"), {"encoding": "gb18030"}),
     "windows line ends": (TEXT.replace("\n", "\r\n").encode(), {}),
     "no last line end": (TEXT.strip().encode(), {}),
-    "blank lines around": (("\n\n" + TEXT + "\n\r\n").encode(), {}),
+    "blank lines before": (("\n\n" + TEXT).encode(), {}),
     "semicolons": (TEXT.replace(",", ";").encode(), {"delimiter": ";"}),
     "tabs": (TEXT.replace(",", "\t").encode(), {"delimiter": "\t"}),
     "bars": (TEXT.replace(",", "|").encode(), {"delimiter": "|"}),

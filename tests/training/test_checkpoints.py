@@ -1,7 +1,15 @@
 """A run that was interrupted goes on, costs nothing more and reveals nothing."""
 
+import errno
+import os
+import stat
+import subprocess
+import sys
+import threading
+
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 from dpflows.errors import InputError
@@ -11,7 +19,10 @@ from dpflows.flows.base import wide_gaussian
 from dpflows.flows.density import Defended
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
+from dpflows.table.reading import read_table
+from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
+from dpflows.training.fingerprints import key_path, table_tag
 from dpflows.training.fitting import fit_model
 from dpflows.training.loop import CHUNK, Callbacks, State
 from dpflows.training.plan import Settings, make_plan
@@ -46,6 +57,11 @@ def checkpoints(tmp_path):
     return Checkpoints(tmp_path / "run.checkpoint", plan(), seconds=1e6)
 
 
+def begun(checkpoints):
+    with checkpoints.alive():
+        return checkpoints.begin()
+
+
 def test_a_resumed_run_equals_an_uninterrupted_one(checkpoints):
     train(checkpoints, stop_after=CHUNK)
     resumed, whole = train(checkpoints), train()
@@ -59,7 +75,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(checkpoints):
 def test_a_checkpoint_holds_no_rows_and_no_keys(checkpoints):
     train(checkpoints, stop_after=CHUNK)
     header, arrays = read_model(checkpoints.path)
-    assert set(header) == {"kind", "plan", "run", "ledger", "before", "has_state"}
+    marks = {"kind", "plan", "run", "ledger", "table", "before", "result", "has_state"}
+    assert set(header) == marks
     keys = Entropy.insecure(4).key("noise", step=0)
     content = checkpoints.path.read_bytes()
     assert keys.tobytes() not in content
@@ -69,7 +86,8 @@ def test_a_checkpoint_holds_no_rows_and_no_keys(checkpoints):
 
 
 def test_another_plan_is_refused(checkpoints, tmp_path):
-    train(checkpoints, stop_after=CHUNK)
+    with checkpoints.alive():
+        train(checkpoints, stop_after=CHUNK)
     other = Checkpoints(checkpoints.path, plan(batch_size=40))
     with pytest.raises(InputError, match="belongs to another run"):
         train(other)
@@ -85,7 +103,7 @@ def test_writes_are_not_more_frequent_than_asked(tmp_path):
 
 def test_the_run_is_on_disk_before_anything_else_and_stays_the_same(checkpoints):
     assert checkpoints.known_run() is None
-    run = checkpoints.begin()
+    run = begun(checkpoints)
     again = Checkpoints(checkpoints.path, plan())
     assert (again.known_run(), again.begin(), again.before(), again.has_state) == (
         run,
@@ -94,14 +112,16 @@ def test_the_run_is_on_disk_before_anything_else_and_stays_the_same(checkpoints)
         False,
     )
     again.write(EMPTY)
+    del again  # lets the lock go
     assert Checkpoints(checkpoints.path, plan()).begin() == run
 
 
 def test_a_run_that_was_refused_is_forgotten_but_an_older_one_is_not(checkpoints):
-    checkpoints.begin()
+    begun(checkpoints)
     again = Checkpoints(checkpoints.path, plan())
-    again.begin()
-    again.abandon()
+    with again.alive():
+        again.begin()
+        again.abandon()
     assert checkpoints.path.exists()
     checkpoints.abandon()
     assert not checkpoints.path.exists()
@@ -116,7 +136,7 @@ def test_a_run_goes_on_with_the_ledger_it_began_with(tmp_path, first, second):
 
 @pytest.mark.parametrize("run", [None, 7, "", "../run", "A" * 32])
 def test_a_run_that_cannot_be_is_refused(checkpoints, run):
-    checkpoints.begin()
+    begun(checkpoints)
     header, arrays = read_model(checkpoints.path)
     write_model(checkpoints.path, header=header | {"run": run}, arrays=arrays)
     with pytest.raises(InputError, match="does not fit its plan"):
@@ -125,3 +145,169 @@ def test_a_run_that_cannot_be_is_refused(checkpoints, run):
 
 def test_no_file_means_a_fresh_start(checkpoints):
     assert checkpoints.resume(EMPTY) is EMPTY
+
+
+def test_a_run_is_locked_while_it_lives_and_free_afterwards(checkpoints):
+    second = Checkpoints(checkpoints.path, plan())
+    with checkpoints.alive():
+        run = checkpoints.begin()
+        with pytest.raises(InputError, match=r"continued by another process \(pid \d+ on .*path$"):
+            begun(second)
+        said = []
+        thread = threading.Thread(target=lambda: said.append(refusal(second)))
+        thread.start()
+        thread.join()
+        assert "wait for it or give another path" in said[0]
+        train(checkpoints, stop_after=CHUNK)  # the file is replaced, the lock stays
+        assert "another process" in refusal(second)
+    assert begun(second) == run
+    assert os.listdir(checkpoints.path.parent) == [checkpoints.path.name]
+
+
+def test_a_forked_process_that_ends_leaves_the_lock_alone(checkpoints):
+    words = [sys.executable, "-c", FORKED, str(checkpoints.path)]
+    assert subprocess.run(words, check=False).returncode == 0
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from dpflows.locking import NamedLock
+lock = NamedLock(Path(sys.argv[1]))
+lock.take()
+if (child := os.fork()) == 0:
+    lock.let_go()
+    os._exit(0)
+os.waitpid(child, 0)
+sys.exit(NamedLock(Path(sys.argv[1])).take())
+"""
+
+
+def refusal(checkpoints):
+    try:
+        begun(checkpoints)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_the_kernel_unlocks_a_run_whose_process_was_killed(checkpoints):
+    run = begun(checkpoints)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(checkpoints.path)], stdout=subprocess.PIPE
+    )
+    assert holder.stdout.readline() == b"held\n"
+    assert f"pid {holder.pid} on" in refusal(checkpoints)
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    assert begun(checkpoints) == run
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from dpflows.locking import NamedLock
+lock = NamedLock(Path(sys.argv[1]))
+lock.take()
+print("held", flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_run_has_one_lock_and_one_file_by_whatever_name_it_is_reached(checkpoints, tmp_path):
+    run, link = begun(checkpoints), tmp_path / "link"
+    link.symlink_to(checkpoints.path.name)
+    by_link = Checkpoints(link, plan())
+    with checkpoints.alive():
+        assert "another process" in refusal(by_link)
+    assert begun(by_link) == run
+    with by_link.alive():
+        by_link.begin()
+        by_link.write(EMPTY)
+    assert link.is_symlink()
+    os.link(checkpoints.path, tmp_path / "hard")
+    assert "hard links" in refusal(checkpoints)
+
+
+@pytest.mark.parametrize("reason", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_folder_without_locks_is_refused_in_plain_words(checkpoints, monkeypatch, reason):
+    def fail(*words):
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with pytest.raises(InputError, match=r"cannot lock .*choose a folder on a local disk"):
+        begun(checkpoints)
+
+
+def test_a_checkpoint_of_an_older_version_is_refused(checkpoints):
+    begun(checkpoints)
+    header, arrays = read_model(checkpoints.path)
+    old = {name: value for name, value in header.items() if name not in ("table", "result")}
+    write_model(checkpoints.path, header=old, arrays=arrays)
+    assert "made by an older dpflows" in refusal(checkpoints)
+
+
+def table_of(rows):
+    return read_table(rows, Schema.from_bounds([-9, -9], [9, 9]))
+
+
+def kept_for(path, rows):
+    return Checkpoints(path, plan(), table=table_of(rows))
+
+
+def changed_cell(rows):
+    other = rows.copy()
+    other[17, 1] += 1e-9
+    return other
+
+
+def test_a_run_goes_on_with_its_own_table_alone(tmp_path):
+    run = begun(kept_for(tmp_path / "run", ROWS))
+    assert begun(kept_for(tmp_path / "run", ROWS.copy())) == run
+    for other in (changed_cell(ROWS), ROWS[:-1], ROWS[::-1], ROWS[:, ::-1]):
+        assert "belongs to another table" in refusal(kept_for(tmp_path / "run", other))
+    with pytest.raises(InputError, match="does not fit its plan"):
+        begun(Checkpoints(tmp_path / "run", plan()))
+
+
+def test_the_test_catches_a_run_that_takes_any_table(tmp_path, monkeypatch):
+    run = begun(kept_for(tmp_path / "run", ROWS))
+    monkeypatch.setattr(Checkpoints, "_require_table", lambda self, header: None)
+    assert begun(kept_for(tmp_path / "run", changed_cell(ROWS))) == run
+
+
+def test_text_truth_and_dates_count_too():
+    frame = pd.DataFrame(
+        {"a": ["x", "y"], "b": [True, False], "c": pd.to_datetime(["2020-01-01", "2021-01-01"])}
+    )
+    tags = {table_tag(bytes(32), read_table(frame))}
+    for name, cell in {"a": "z", "b": False, "c": pd.Timestamp("2020-01-02")}.items():
+        other = frame.copy()
+        other.loc[0, name] = cell
+        tags.add(table_tag(bytes(32), read_table(other)))
+    assert len(tags) == 4
+
+
+def test_the_tag_needs_a_key_that_is_not_in_the_file_and_goes_with_the_run(tmp_path, monkeypatch):
+    first, second = (kept_for(tmp_path / name, ROWS) for name in ("a", "b"))
+    keys = [key_path(begun(kept)) for kept in (first, second)]
+    tags = [read_model(kept.path)[0]["table"] for kept in (first, second)]
+    assert tags[0] != tags[1]  # the same table: a tag cannot be compared with a guess
+    assert keys[0].read_bytes() not in first.path.read_bytes()
+    assert keys[0].read_bytes().hex().encode() not in first.path.read_bytes()
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (keys[0], keys[0].parent)] == [0o600, 0o700]
+    second.remove()
+    assert [key.exists() for key in keys] == [True, False]
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    said = refusal(kept_for(tmp_path / "a", ROWS))
+    assert "bring" in said
+    assert "start a new run, which is charged anew" in said
+    assert "\n" not in said
+
+
+def test_a_state_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert "set XDG_STATE_HOME" in refusal(kept_for(tmp_path / "run", ROWS))
+    assert not (tmp_path / "run").exists()

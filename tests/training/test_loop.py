@@ -9,7 +9,8 @@ from dpflows.errors import TrainingError
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import make_batches
 from dpflows.training.clipping import Clipping, by_taps
-from dpflows.training.loop import CHUNK, Callbacks, Loop, plain_gradient, private_gradient
+from dpflows.training.loop import CHUNK, Callbacks, Loop, plain_gradient
+from dpflows.training.noise import private_gradient
 from dpflows.training.optimizers import Optimizer
 
 ROWS = jnp.asarray(np.random.default_rng(5).normal(size=(200, 3)), jnp.float32)
@@ -17,13 +18,15 @@ ROWS = jnp.asarray(np.random.default_rng(5).normal(size=(200, 3)), jnp.float32)
 
 @pytest.fixture
 def make_loop(taken_apart, loss):
-    _, blueprint = taken_apart
+    parameters, blueprint = taken_apart
 
     def make(*, steps, noise_multiplier=1.0, optimizer=None, private=True):
         batches = make_batches("poisson", rows=len(ROWS), batch_size=20)
         clipper = by_taps(loss, blueprint, Clipping(norm=1.0))
         gradient = (
-            private_gradient(clipper, blueprint, noise_multiplier=noise_multiplier, batch_size=20)
+            private_gradient(
+                clipper, blueprint, parameters, noise_multiplier=noise_multiplier, batch_size=20
+            )
             if private
             else plain_gradient(loss, blueprint)
         )

@@ -3,6 +3,8 @@
 The parts have tests of their own; these hold if the parts are put together rightly.
 """
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,10 +12,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
+from dpflows.training import clipping
 from dpflows.training.batches import make_batches
 from dpflows.training.clipping import Clipping, by_rows, by_taps
-from dpflows.training.loop import CHUNK, Loop, private_gradient
+from dpflows.training.loop import CHUNK, Loop
+from dpflows.training.noise import private_gradient
 from dpflows.training.optimizers import Optimizer
 from dpflows.training.taps import Parameters, take_apart
 
@@ -44,9 +49,20 @@ def vector(tree):
     return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
-def step_of(line, make=by_taps, sigma=SIGMA):
-    clipper = make(loss, line[1], Clipping(CLIP))
-    return jax.jit(private_gradient(clipper, line[1], noise_multiplier=sigma, batch_size=BATCH))
+def gradient_of(line, make=by_taps, sigma=SIGMA):
+    parameters, blueprint = line
+    clipper = make(loss, blueprint, Clipping(CLIP))
+    return private_gradient(
+        clipper, blueprint, parameters, noise_multiplier=sigma, batch_size=BATCH
+    )
+
+
+def released(line, rows, present, *, sigma=SIGMA, steps=1, entropy=None):
+    """What so many steps on the same rows release, one row each."""
+    gradient = gradient_of(line, sigma=sigma)
+    noise = RoundedGaussian(entropy or Entropy.insecure(3))
+    sums = jax.jit(gradient.sums)(line[0], rows, present)
+    return np.stack([gradient.release(sums, noise, step=step) for step in range(steps)])
 
 
 @pytest.mark.parametrize("make", [by_taps, by_rows])
@@ -59,17 +75,45 @@ def test_a_row_among_others_moves_the_sum_by_at_most_the_clip(line, make, size):
     total = jax.jit(lambda *batch: make(loss, blueprint, Clipping(CLIP))(*batch).gradient)
     everyone, others = np.ones(BATCH, bool), np.arange(BATCH) > 0
     sums = [vector(total(parameters, jnp.asarray(rows), p)) for p in (everyone, others)]
-    assert np.linalg.norm(sums[0] - sums[1]) <= CLIP * (1 + 1e-5)
+    assert np.linalg.norm(sums[0] - sums[1]) <= CLIP
     assert np.linalg.norm(sums[1]) > CLIP  # the others count
+
+
+@pytest.mark.parametrize("make", [by_taps, by_rows])
+@pytest.mark.parametrize("count", [64, 4096, pytest.param(65_536, marks=pytest.mark.long)])
+def test_a_row_among_many_that_pull_the_same_way_moves_the_sum_by_at_most_the_clip(
+    line, make, count
+):
+    """Rounding of a long sum must not add to what one row does."""
+    assert aligned_shift(line, make, count) <= CLIP
+
+
+def test_a_sum_in_single_precision_would_be_caught(line, monkeypatch):
+    def single(left, right):
+        narrow = left.astype(jnp.float32), right.astype(jnp.float32)
+        return jnp.einsum("...bo,...bi->...oi", *narrow).astype(left.dtype)
+
+    monkeypatch.setattr(clipping, "_over_rows", single)
+    monkeypatch.setattr(clipping, "rounding_margin", lambda terms, slots: 2.0**-20)
+    at_once = functools.partial(by_taps, piece=4096)
+    assert aligned_shift(line, at_once, 4096) > CLIP * 1.0001
+
+
+def aligned_shift(line, make, count):
+    """How far the last of many equal rows moves the released sum, before noise."""
+    parameters, blueprint = line
+    rows = jnp.tile(jnp.asarray([[1.0, 2.0, 3.0]]), (count, 1))
+    total = jax.jit(lambda *batch: make(loss, blueprint, Clipping(CLIP))(*batch).gradient)
+    sizes = (count, count - 1)
+    sums = [vector(total(parameters, rows, jnp.arange(count) < size)) for size in sizes]
+    return np.linalg.norm(sums[0] - sums[1])
 
 
 def noise_of(line, *, sigma=SIGMA, draws=1500):
     """What steps release when no row is in the batch."""
-    step, nobody = step_of(line, sigma=sigma), np.zeros(BATCH, bool)
-    keys = jax.random.split(jax.random.key(3), draws)
-    released = jax.vmap(lambda key: step(line[0], jnp.ones((BATCH, 3)), nobody, key))(keys)
-    leaves = [np.asarray(leaf).reshape(draws, -1) for leaf in jax.tree.leaves(released)]
-    return np.concatenate(leaves, axis=1) / (SIGMA * CLIP / BATCH)
+    nobody = np.zeros(BATCH, bool)
+    drawn = released(line, jnp.ones((BATCH, 3)), nobody, sigma=sigma, steps=draws)
+    return drawn / (SIGMA * CLIP / BATCH)
 
 
 def is_standard(drawn):
@@ -89,19 +133,25 @@ def test_noise_five_percent_too_small_is_caught(line):
 
 def test_the_divisor_is_public(line):
     """Rows without a gradient change nothing, however many of them were drawn."""
-    step, key = step_of(line), jax.random.key(5)
     blank = jnp.full((BATCH, 3), jnp.nan)
     sizes = (0, 1, 7, BATCH)
-    released = [vector(step(line[0], blank, np.arange(BATCH) < size, key)) for size in sizes]
-    for other in released[1:]:
-        np.testing.assert_array_equal(other, released[0])
+    outcomes = [released(line, blank, np.arange(BATCH) < size) for size in sizes]
+    for other in outcomes[1:]:
+        np.testing.assert_array_equal(other, outcomes[0])
+
+
+def test_a_sum_grows_with_the_rows_that_were_drawn(line):
+    """Equal rows: as many times one row's part, whatever the public divisor is."""
+    rows, sums = jnp.ones((BATCH, 3)), jax.jit(gradient_of(line).sums)
+    one, many = (np.asarray(sums(line[0], rows, np.arange(BATCH) < size)) for size in (1, 7))
+    np.testing.assert_allclose(many, 7 * one, rtol=1e-12)
 
 
 def joined(steps, rows=400, batch_size=40):
     """How often each row was in a batch of a run, by a gradient that counts."""
     batches = make_batches("poisson", rows=rows, batch_size=batch_size)
 
-    def count(parameters, batch, present, key):
+    def count(parameters, batch, present):
         numbers = batch[:, 0].astype(jnp.int32)
         seen = jnp.zeros(rows).at[numbers].add(present.astype(jnp.float32))
         return Parameters((), -seen)
@@ -133,10 +183,26 @@ def test_taking_turns_would_be_caught():
 
 
 def test_no_key_is_used_twice_in_a_run(line):
-    """False alarms: 400 keys of 64 bits collide with a chance below 1e-13."""
+    """False alarms: 200 keys of 64 bits collide with a chance below 1e-14."""
     batches = make_batches("poisson", rows=100, batch_size=10)
-    loop = Loop(step_of(line), batches, Optimizer(), 8 * CHUNK)
+    loop = Loop(gradient_of(line), batches, Optimizer(), 8 * CHUNK)
     entropy = Entropy.from_os()
     inputs = [loop.chunk_inputs(entropy, step) for step in range(0, 8 * CHUNK, CHUNK)]
-    keys = np.concatenate([part for chunk in inputs for part in chunk[2:]])
-    assert len(np.unique(keys, axis=0)) == len(keys) == 2 * 8 * CHUNK
+    keys = np.concatenate([keys for _, _, keys in inputs])
+    assert len(np.unique(keys, axis=0)) == len(keys) == 8 * CHUNK
+
+
+def test_every_step_of_a_run_is_released_once_with_its_own_number(line, monkeypatch):
+    steps = []
+    right = RoundedGaussian.normals
+
+    def noted(self, count, *, step):
+        steps.append(step)
+        return right(self, count, step=step)
+
+    monkeypatch.setattr(RoundedGaussian, "normals", noted)
+    loop = Loop(
+        gradient_of(line), make_batches("poisson", rows=40, batch_size=BATCH), Optimizer(), 27
+    )
+    loop.run(loop.start(line[0]), jnp.ones((40, 3)), entropy=Entropy.from_os())
+    assert steps == list(range(27))

@@ -12,6 +12,7 @@ import numpy as np
 
 from dpflows.errors import InputError
 from dpflows.files import read_model, sync, write_model
+from dpflows.locking import is_current, lock, require_one_name
 from dpflows.privacy.events import Event
 from dpflows.privacy.ledger import Ledger
 
@@ -92,17 +93,20 @@ class FileBooks(Book):
         ``write`` returns when the new number is on disk. The file is locked while a page
         is open. It is replaced as a whole, and its successor is locked before it takes
         its place, so that no process reads a number that is about to change.
+        One file has one number, by whatever name it is reached: symbolic links are
+        followed to it, and a file with hard links is refused, at every page.
         A copy of the file is another file, and counts by itself.
     """
 
     def __init__(self, path: str | os.PathLike[str], identity: str) -> None:
-        self.path, self.identity = Path(path).absolute(), identity
+        self.path, self.identity = Path(os.path.realpath(path)), identity
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Page]:
         """The page, read afresh under the lock."""
         page = _Sheet(self.path, _locked(self.path))
         try:
+            page.require_one_name()
             page.read(self.identity)
             yield page
         finally:
@@ -129,14 +133,19 @@ class _Sheet(Page):
             )
         self.taken = read_taken(entry)
 
+    def require_one_name(self) -> None:
+        """Refuse a file that would keep its old number under another name."""
+        require_one_name(os.fstat(self._descriptor), self._path, "an ensemble")
+
     def write(self, taken: int) -> None:
         """Put a locked successor in the file's place."""
+        self.require_one_name()
         # One name is enough under the lock, and a killed process leaves one file at most.
         successor = self._path.with_name(f".{self._path.name}.next")
         entry = self._header[_ENTRY] | {"taken": taken}
         write_model(successor, header=self._header | {_ENTRY: entry}, arrays=self._arrays)
         descriptor = os.open(successor, os.O_RDONLY | os.O_CLOEXEC)
-        _lock(descriptor)
+        lock(descriptor, successor, wait=True)
         os.replace(successor, self._path)
         sync(self._path.parent)
         self._header[_ENTRY] = entry
@@ -221,8 +230,8 @@ def _locked(path: Path) -> int:
     """A locked descriptor of the file that has the name now."""
     for _ in range(_RETRIES):
         descriptor = _open(path)
-        _lock(descriptor)
-        if _is_current(path, descriptor):
+        lock(descriptor, path, wait=True)
+        if is_current(path, descriptor):
             return descriptor
         # It was replaced while we waited for the lock of its predecessor.
         os.close(descriptor)
@@ -237,19 +246,3 @@ def _open(path: Path) -> int:
             f"cannot charge {str(path)!r}: {error.strerror}; the ensemble answers only while its "
             "file is where it was"
         ) from None
-
-
-def _lock(descriptor: int) -> None:
-    # Only POSIX systems have it; the import must not keep others from what needs no file.
-    import fcntl
-
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
-def _is_current(path: Path, descriptor: int) -> bool:
-    try:
-        named = os.stat(path)
-    except FileNotFoundError:
-        return False
-    held = os.fstat(descriptor)
-    return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)

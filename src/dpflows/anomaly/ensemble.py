@@ -27,7 +27,15 @@ from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator, entropy_for
 from dpflows.estimators.charging import require_price
 from dpflows.estimators.intake import Declarations, feature_names, rows_to_score, stamps_of
-from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.estimators.pipelines import warn_of_transformers
+from dpflows.estimators.repeats import note_fit
+from dpflows.privacy.accounting.certifying import check_plan, read_guarantee
+from dpflows.privacy.guarantee import (
+    Budget,
+    Guarantee,
+    large_delta_caveats,
+    require_small_delta,
+)
 from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
@@ -36,6 +44,10 @@ from dpflows.table.schema import Schema
 
 #: What detectors usually have and this one must not.
 _LEAKING = ("score_samples", "decision_function")
+UNCOMPARED_DELTA = (
+    "the number of rows is private here, so it was not checked that delta is below one over it; "
+    "the curator answers for that."
+)
 _ANSWERS_ALONE = "What is released below are all these answers, never the detector or its file:"
 
 
@@ -65,6 +77,9 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         accountant: Who prices the answers.
         n_jobs: How many parts are fitted at once.
         backend: ``loky``, ``threading``, ``sequential``, ``dask`` or ``ray``.
+        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
+            caveat of the guarantee. Where rows may be added their number is private, so it is
+            not compared with delta, and the guarantee says so.
         insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Attributes:
@@ -114,6 +129,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         accountant: str = "pld",
         n_jobs: int | None = None,
         backend: str | None = None,
+        allow_large_delta: bool = False,
         insecure_test_seed: int | None = None,
     ) -> None:
         self.k = k
@@ -128,6 +144,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         self.accountant = accountant
         self.n_jobs = n_jobs
         self.backend = backend
+        self.allow_large_delta = allow_large_delta
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self) -> Offer:
@@ -151,12 +168,16 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
             ledger: Where answers are charged, those of all copies of the file together.
             on_member: Told after each member how many are ready.
         """
+        warn_of_transformers()
         offer, entropy = self.plan(), self._entropy()
         check_backend(self.backend)
         wanted, neighbours = checked_density(self.estimator), offer.budget.neighbours
         table = Declarations(wanted.schema, wanted.bounds, None).read(X)
         stamps = (*stamps_of(table.schema), *([entropy.stamp] if entropy.stamp else []))
         require_price(() if ledger is None else stamps)
+        caveats = self._caveats(table.rows)
+        charged = ledger is not None
+        note_fit(table, offer.events, offer.budget, stamps=stamps, is_charged=charged)
         encoding = Encoding(table.schema)
         cut = Cut.asked(self.threshold, self.contamination, self.public, table.schema)
         made_up = made_up_rows(encoding, nominal_rows(table, self.k, neighbours), entropy)
@@ -172,7 +193,8 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         )
         jury = Jury(members, offer, bound=None if ledger is None else ledger.identity)
         jury.connect(ledger)
-        return self._adopt(jury, offer.guarantee(stamps=stamps), encoding, table.form)
+        promise = offer.guarantee(stamps=stamps, caveats=caveats)
+        return self._adopt(jury, promise, encoding, table.form)
 
     def predict(self, X: Any, *, ledger: Ledger | None = None) -> Int64[np.ndarray, " n"]:
         """+1 for normal rows, -1 for anomalies; all are answered, or none.
@@ -221,13 +243,17 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         promise = self.guarantee_.privacy_statement()
         return f"{INTERNAL_STAMP}\n{self.plan_.sentence} {_ANSWERS_ALONE}\n{promise}"
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one INTERNAL ``.dpflow`` file for its owner's eyes, and charge it from now on.
 
         A copy of a file could be asked all over again, so a second one is refused.
+
+        Args:
+            path: Where the file goes.
+            overwrite: Whether a file that has the name already may be lost.
         """
         check_is_fitted(self, "guarantee_")
-        self._jury.keep(self, path)
+        self._jury.keep(self, path, overwrite=overwrite)
 
     def opened_from(self, path: str | os.PathLike[str]) -> None:
         """Write every further charge to this file before the answer is given."""
@@ -259,7 +285,8 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
             contamination=float(header["contamination"]),
             threshold=header["threshold"],
         )
-        promise, form = Guarantee.from_dict(header["guarantee"]), Form.from_dict(header["form"])
+        promise, form = read_guarantee(header["guarantee"]), Form.from_dict(header["form"])
+        check_plan(promise, jury.offer)
         return ensemble._adopt(jury, promise, Encoding(schema), form)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -284,6 +311,13 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
         return self
+
+    def _caveats(self, rows: int) -> tuple[str, ...]:
+        """What must be said about delta; refuses a large one that was not accepted."""
+        if self.total_budget.neighbours == "add-remove":
+            return (UNCOMPARED_DELTA,)
+        require_small_delta(self.total_budget, rows, allowed=self.allow_large_delta)
+        return large_delta_caveats(self.total_budget, rows)
 
     def _questions(self, X: Any) -> np.ndarray:
         return rows_to_score(X, self.encoding_.schema, type(self).__name__).matrix

@@ -85,7 +85,7 @@ class Jury:
         self._require_ledger()
         return self._meter.spent()
 
-    def keep(self, detector: Any, path: str | os.PathLike[str]) -> None:
+    def keep(self, detector: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the detector that owns this jury to its first and only file.
 
         Copies of an ensemble that is charged to a ledger do no harm: all share one count.
@@ -93,13 +93,13 @@ class Jury:
         from dpflows.anomaly.persistence import save
 
         if self._bound is not None:
-            save(detector, path)
+            save(detector, path, overwrite=overwrite)
             return
         with self._meter.held():
             if self._file is None:
-                save(detector, path)
+                save(detector, path, overwrite=overwrite)
                 self.charge_in(path)
-            elif os.path.abspath(path) != str(self._file):
+            elif os.path.realpath(path) != str(self._file):
                 raise InputError(
                     f"the ensemble is charged in {str(self._file)!r}; a second file would be "
                     "answered again, so move that file instead and load it"

@@ -6,12 +6,28 @@ the class again. A new detector is one line in ``DETECTORS``.
 
 import importlib
 import os
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.persistence import VERSION, explained, rebuilt
-from dpflows.files import read_model, write_model
+from dpflows.files import (
+    artefact_digest,
+    read_model,
+    read_signature,
+    write_model,
+    write_signature,
+)
+from dpflows.signatures import (
+    Signature,
+    fingerprint,
+    make_signature,
+    read_private_key,
+    read_public_key,
+)
 
 DETECTORS: dict[str, str] = {
     "DPAnomalyDetector": "dpflows.anomaly.threshold",
@@ -19,11 +35,17 @@ DETECTORS: dict[str, str] = {
 }
 
 
-def save(detector: Any, path: str | os.PathLike[str]) -> None:
+def save(detector: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a fitted detector, its guarantee included."""
+    header, arrays = file_content(detector)
+    write_model(path, header=header, arrays=arrays, overwrite=overwrite)
+
+
+def file_content(detector: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays of a detector's file."""
     header, arrays = detector.to_file()
     named = {"detector": type(detector).__name__, "dpflows": VERSION}
-    write_model(path, header={**header, **named}, arrays=arrays)
+    return {**header, **named}, arrays
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -43,6 +65,79 @@ def load(path: str | os.PathLike[str]) -> Any:
     if opened is not None:
         opened(path)
     return detector
+
+
+def sign(
+    path: str | os.PathLike[str],
+    key: str | os.PathLike[str],
+    *,
+    signer: str | None = None,
+    passphrase: str | None = None,
+) -> Signature:
+    """Sign a model's file with the curator's key; the signature is kept inside the file.
+
+    Args:
+        path: A ``.dpflow`` file.
+        key: A private Ed25519 key, a PEM file that ``new_key_pair`` made.
+        signer: The name to sign with; else the name of the key's file.
+        passphrase: Of the key, if it has one.
+
+    Guarantee:
+        Only a file that ``load`` accepts is signed, so its claim is what its releases cost.
+        The signature covers every other byte of the file; receipt and ledger stay valid.
+
+    Raises:
+        InputError: the file is refused by ``load``, or is an ensemble, whose file changes
+            with every answer and must not be published.
+    """
+    digest = artefact_digest(path)
+    if read_model(path)[0].get("internal"):
+        raise InputError(
+            "an ensemble is not signed: its file changes with every answer and must not be "
+            "published"
+        )
+    load(path)
+    secret = read_private_key(key, passphrase=passphrase)
+    name = Path(key).stem if signer is None else signer
+
+    def make(found: str) -> Signature:
+        if found != digest:
+            raise InputError(f"{str(path)!r} changed while it was being signed; sign it again")
+        return make_signature(found, secret, signer=name)
+
+    return write_signature(path, make)
+
+
+def verify(path: str | os.PathLike[str], key: str | os.PathLike[str]) -> Signature:
+    """Check that a model's file was signed with a key, and that nothing changed since.
+
+    Args:
+        path: A ``.dpflow`` file.
+        key: The signer's public key, a PEM file that came by a way you trust.
+
+    Guarantee:
+        Returns only if the holder of that key signed every other byte of the file, and if
+        the file's claim is what the releases that it lists cost.
+
+    Raises:
+        InputError: the file is unsigned, signed by another key, or was changed.
+    """
+    found = require_signature(path, key)
+    load(path)
+    return found
+
+
+def require_signature(path: str | os.PathLike[str], key: str | os.PathLike[str]) -> Signature:
+    """The signature of a file by one key; anything else is refused."""
+    expected, found = fingerprint(read_public_key(key)), read_signature(path)
+    if found is None:
+        raise InputError(f"{str(path)!r} is not signed; ask its sender for a signed file")
+    if found.fingerprint != expected:
+        raise InputError(
+            f"{str(path)!r} is signed with another key ({found.fingerprint}) than the one given "
+            f"({expected}); ask its sender which key is right"
+        )
+    return found
 
 
 def density_of(model: Any) -> DensityEstimator:

@@ -1,5 +1,6 @@
 """A private density and a threshold: rows that it hardly expects are anomalies."""
 
+import math
 import os
 from typing import Any, final
 
@@ -8,14 +9,15 @@ from jaxtyping import Bool, Float, Int64
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpflows.anomaly.rules import Task, Threshold, Wish
+from dpflows.anomaly.rules import RULES, Task, Threshold, Wish
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.charging import Payment
+from dpflows.estimators.charging import Payment, withdrawn_on_failure
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.persistence import described, rebuilt
 from dpflows.privacy.accounting import guarantee_for
-from dpflows.privacy.events import Event
+from dpflows.privacy.accounting.certifying import TOLERANCE, Misstated, read_guarantee
+from dpflows.privacy.events import BoundedRangeEvent, Event
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.table.encoding import Encoding
@@ -142,11 +144,13 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         rule.check(wish, wanted)
         part = 1 - wish.share if rule.is_paid else 1.0
         density = _fresh(wanted, epsilon=part * wanted.epsilon)
-        density._fit(X, ledger, beside=rule.events(wish, budget))
+        density._fit(X, ledger, beside=rule.events(wish, budget), is_part=True)
         found, events = rule.find(Task(wish, density, budget, X if rule.is_paid else None))
-        self._adopt(density, found, _total(density, events, budget))
-        # The run is over when the detector is saved, not when its density is.
-        self._payment, density._payment = density._payment, Payment()
+        # What the charge pays for is the detector, not its density alone.
+        payment, density._payment = density._payment, Payment()
+        with withdrawn_on_failure(self):
+            self._adopt(density, found, _total(density, events, budget))
+            self._payment = payment.hand_out(self._file_content)
         return self
 
     @property
@@ -178,16 +182,22 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         sentence = self.threshold_rule_.sentence
         return f"{self.guarantee_.privacy_statement()}\nAnomalies by {sentence}."
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one ``.dpflow`` file that carries density, threshold and guarantee.
 
-        Where the fit was charged, the ledger marks the run as released before the file gets
-        its name.
-        """
-        from dpflows.anomaly.persistence import save
+        Where the fit was charged, the ledger has marked the digest of this very file as the
+        run's release.
 
-        self._payment.deliver(path, lambda place: save(self, place))
-        self._payment = Payment()
+        Args:
+            path: Where the file goes.
+            overwrite: Whether a file that has the name already may be lost.
+        """
+        self._payment.deliver(path, self._file_content(), overwrite=overwrite)
+
+    def _file_content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        from dpflows.anomaly.persistence import file_content
+
+        return file_content(self)
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """A JSON-ready header and the arrays that together are the detector."""
@@ -215,7 +225,9 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         detector = cls(density, threshold=found.value if found.rule == "given" else found.rule)
         if found.contamination is not None:
             detector.contamination = found.contamination
-        return detector._adopt(density, found, Guarantee.from_dict(header["guarantee"]))
+        promise = read_guarantee(header["guarantee"])
+        _check_total(promise, density.guarantee_, found)
+        return detector._adopt(density, found, promise)
 
     def _is_normal(self, X: Any) -> Bool[np.ndarray, " n"]:
         # a log-density that is no number is no sign of being normal
@@ -251,6 +263,17 @@ def _fresh(estimator: DensityEstimator, *, epsilon: float) -> DensityEstimator:
     return type(estimator)(**(settings | {"epsilon": epsilon}))
 
 
+def _check_total(promise: Guarantee, density: Guarantee, found: Threshold) -> None:
+    """Refuse a file whose total is not that of its density and its threshold."""
+    if promise == density and not (RULES[found.rule].is_paid and math.isfinite(density.epsilon)):
+        return
+    kept, bought = promise.events[: len(density.events)], promise.events[len(density.events) :]
+    if kept != density.events or len(bought) != 1 or not isinstance(bought[0], BoundedRangeEvent):
+        raise Misstated("the releases in the file are not those of its density and threshold")
+    if not found.epsilon >= bought[0].epsilon.under(promise.neighbours) * (1 - TOLERANCE):
+        raise Misstated("the file claims less for its threshold than its release costs")
+
+
 def _total(density: DensityEstimator, events: tuple[Event, ...], budget: Budget) -> Guarantee:
     """What the density and the threshold cost together."""
     promise = density.guarantee_
@@ -261,4 +284,5 @@ def _total(density: DensityEstimator, events: tuple[Event, ...], budget: Budget)
         budget=budget,
         accountant=promise.accountant,
         stamps=promise.stamps,
+        caveats=promise.caveats,
     )

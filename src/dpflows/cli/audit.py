@@ -69,7 +69,7 @@ def audit(
     _tell(finding, as_json=as_json)
     if finding.is_flagged:
         # the code of a bug in dpflows, which is what a refuted claim is
-        raise typer.Exit(output.BUG)
+        raise typer.Exit(output.UNEXPECTED)
 
 
 def _check(

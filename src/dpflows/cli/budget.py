@@ -1,6 +1,5 @@
 """``dpflows budget``: what was spent on a data set, and whether its ledger is whole."""
 
-import hashlib
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -54,25 +53,41 @@ def _show(ledger: "Ledger", as_json: bool) -> None:
         f"Ledger: {ledger.place}",
         f"Identity: {ledger.identity}",
         f"Cap: epsilon {cap.epsilon} at delta {cap.delta}, neighbours {cap.neighbours}, "
-        f"priced by {ledger.accountant}",
+        f"priced by {ledger.accountant} ({_MEANING[ledger.composition]})",
         f"Spent: epsilon {_up(facts['spent'])}; charges: {facts['charges']:,}, "
         f"of them released: {facts['released']:,}",
-        f"Remaining: epsilon {_down(facts['remaining'])}",
+        f"Remaining: largest single fit still affordable: epsilon {_down(facts['remaining'])} "
+        f"at delta {cap.delta}",
+        *_pure_line(facts["remaining_pure"]),
     ]:
         output.say(output.console(), line)
+
+
+_MEANING = {
+    "adaptive": "charges may depend on earlier results",
+    "declared": "only charges declared beforehand",
+}
+
+
+def _pure_line(left: float | None) -> list[str]:
+    """Said where pure charges, like noisy votes, can be paid in another way than fits."""
+    return [] if left is None else [f"Or, in pure charges alone: epsilon {_down(left)}"]
 
 
 def _facts(ledger: "Ledger") -> dict[str, Any]:
     entries = ledger.history()
     states = [entry.state for entry in entries]
-    cap, spent = ledger.cap, entries[-1].epsilon
+    positions = [entry.position for entry in entries if entry.position is not None]
+    cap = ledger.cap
     return {
         "ledger": ledger.place,
         "identity": ledger.identity,
         "cap": {"epsilon": cap.epsilon, "delta": cap.delta, "neighbours": cap.neighbours},
         "accountant": ledger.accountant,
-        "spent": spent,
-        "remaining": max(cap.epsilon - spent, 0.0),
+        "composition": ledger.composition,
+        "spent": entries[-1].epsilon,
+        "remaining": ledger.remaining(),
+        "remaining_pure": positions[-1].pure_left if positions else None,
         "entries": len(entries),
         "charges": states.count("RESERVED"),
         "released": states.count("RELEASED"),
@@ -113,10 +128,12 @@ def _down(epsilon: float) -> str:
 
 
 def _verify(ledger: "Ledger", model: Path | None, as_json: bool) -> None:
-    receipt = None if model is None else _receipt_of(model)
+    fitted = None if model is None else _charged_model(model)
+    receipt = None if fitted is None else fitted.receipt_
     ledger.verify(receipt)
     facts = {name: of for name, of in _facts(ledger).items() if name != "cap"} | {"whole": True}
     if model is not None and receipt is not None:
+        _require_same_releases(ledger, fitted)
         facts["model"] = {"file": str(model), **receipt.to_dict()} | _release(
             ledger, receipt, model
         )
@@ -145,27 +162,45 @@ _SAID = {
 }
 
 
-def _receipt_of(model: Path) -> "Receipt":
-    from dpflows.files import read_model
-    from dpflows.privacy.ledger import Receipt
+def _charged_model(model: Path) -> Any:
+    """The model, whose claim is what its releases cost, if it has a receipt."""
+    from dpflows.anomaly.persistence import load
 
-    description = read_model(model)[0].get("receipt")
-    if description is None:
+    fitted = load(model)
+    if getattr(fitted, "receipt_", None) is None:
         raise InputError(
             f"{str(model)!r} has no receipt: it was fitted without a ledger, so no charge covers "
             "it; fit it again with --ledger"
         )
-    return Receipt.from_dict(description)
+    return fitted
+
+
+def _require_same_releases(ledger: "Ledger", model: Any) -> None:
+    """Refuse a model that lists other releases than the ledger charged for its run."""
+    from dpflows.privacy.accounting.base import tally
+
+    run = model.receipt_.run
+    charged = [
+        event
+        for entry in ledger.history()
+        if entry.state == "RESERVED" and entry.run == run
+        for event in entry.events
+    ]
+    if tally(charged) != tally(model.guarantee_.events):
+        raise InputError(
+            f"the model lists other releases than the ledger charged for run {run!r}; do not "
+            "trust its certificate, get the released file again"
+        )
 
 
 def _release(ledger: "Ledger", receipt: "Receipt", model: Path) -> dict[str, bool]:
     """Whether the ledger knows this very file; an error if it knows another one."""
+    from dpflows.files import artefact_digest
+
     state = ledger.state_of(receipt.run)
     if state is None or not state.artefact:
         return {"released": False}
-    with model.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != state.artefact:
+    if artefact_digest(model) != state.artefact:
         raise InputError(
             f"{str(model)!r} carries the receipt of run {receipt.run!r}, but the ledger marked "
             "another file as that run's release; get the released file again"

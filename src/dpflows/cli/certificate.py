@@ -2,12 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpflows import __version__
 from dpflows.cli import output
-from dpflows.cli.settings import AsJson, ModelFile, require_target
+from dpflows.cli.settings import AsJson, Force, ModelFile, require_target
+from dpflows.display import displayable
+
+if TYPE_CHECKING:
+    from dpflows.signatures import Signature
 
 
 def certificate(
@@ -16,21 +21,28 @@ def certificate(
         Path | None,
         typer.Option("--output", metavar="FILE", help="Write it here: .txt or .json."),
     ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Refuse a model not signed with this public key."),
+    ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a model promises, in plain words or as JSON."""
-    from dpflows.anomaly.persistence import load
+    from dpflows.anomaly.persistence import load, require_signature
+    from dpflows.files import read_signature
 
     if target is not None:
-        require_target(target, (".txt", ".json"), source=model)
+        require_target(target, (".txt", ".json"), source=model, force=force)
     fitted = load(model)
-    document = describe(fitted)
+    signed = read_signature(model) if key is None else require_signature(model, key)
+    document = describe(fitted) | {"signature": _signature(signed, key)}
     if target is not None:
-        _write(target, document)
+        _write(target, document, force)
     if as_json:
         output.print_json(document)
     elif target is None:
-        for line in in_words(document).split("\n"):
+        for line in in_words(document):
             output.say(output.console(), line)
     else:
         output.say(output.console(), f"Certificate: {target}")
@@ -53,21 +65,21 @@ def describe(fitted: Any) -> dict[str, Any]:
     }
 
 
-def in_words(document: dict[str, Any]) -> str:
-    """The certificate for a reader."""
+def in_words(document: dict[str, Any]) -> list[str]:
+    """The certificate for a reader, line by line; no text of the file can add a line."""
     events = [event.get("purpose", "") for event in document["events"]]
     purposes = "; ".join(dict.fromkeys(filter(None, events))) or "nothing"
     columns = ", ".join(f"{c['name']} ({c['kind']})" for c in document["columns"])
     versions = ", ".join(f"{name} {of}" for name, of in document["versions"].items())
-    return "\n".join(
-        [
-            document["statement"],
-            f"What was paid for: {purposes}.",
-            f"Columns: {columns}.",
-            f"Computed by: {versions}.",
-            *_proof(document["receipt"]),
-        ]
-    )
+    lines = [
+        f"What was paid for: {purposes}.",
+        f"Columns: {columns}.",
+        f"Computed by: {versions}. Computed again and confirmed by dpflows {__version__}.",
+        *_proof(document["receipt"]),
+        *_vouched(document["signature"]),
+    ]
+    # the statement makes what it quotes safe itself
+    return [*document["statement"].split("\n"), *map(displayable, lines)]
 
 
 def _proof(receipt: dict[str, Any] | None) -> list[str]:
@@ -77,10 +89,31 @@ def _proof(receipt: dict[str, Any] | None) -> list[str]:
     return [f"Charged: {place}.", f"Head of the ledger's chain at that entry: {receipt['head']}."]
 
 
-def _write(target: Path, document: dict[str, Any]) -> None:
+def _signature(signed: "Signature | None", key: Path | None) -> dict[str, Any] | None:
+    if signed is None:
+        return None
+    return signed.to_dict() | {"fingerprint": signed.fingerprint, "is_given_key": key is not None}
+
+
+def _vouched(signature: dict[str, Any] | None) -> list[str]:
+    if signature is None:
+        return ["Unsigned: nothing shows who made this file or whether it was changed."]
+    lead = f"Signed by {signature['signer']}, key fingerprint {signature['fingerprint']}"
+    known = (
+        "It is the key that was given."
+        if signature["is_given_key"]
+        else "Whose key it is shows only a comparison: dpflows verify MODEL --key PUBLIC.pem"
+    )
+    return [
+        f"{lead}, at {signature['time']}.",
+        f"The signature is valid: no byte of the file has changed since. {known}",
+    ]
+
+
+def _write(target: Path, document: dict[str, Any], force: bool) -> None:
     from dpflows.files import write_atomically
 
     is_json = target.suffix.lower() == ".json"
-    text = json.dumps(document, indent=2, allow_nan=False) if is_json else in_words(document)
-    with write_atomically(target) as file:
-        file.write((text + "\n").encode("utf-8"))
+    words = [json.dumps(document, indent=2, allow_nan=False)] if is_json else in_words(document)
+    with write_atomically(target, overwrite=force) as file:
+        file.write(("\n".join(words) + "\n").encode("utf-8"))

@@ -48,6 +48,7 @@ def compare(
     document: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="A .json file for all figures.")
     ] = None,
+    force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -61,7 +62,7 @@ def compare(
     settings.check_limits(epsilon=epsilon, delta=delta)
     require_finite(settings.budget_of(epsilon, settings.settle_delta(delta, 1), neighbours))
     if document is not None:
-        settings.require_target(document, (".json",), source=rows)
+        settings.require_target(document, (".json",), source=rows, force=force)
     declared = settings.with_text(_declared(schema, target), text)
     every, left_out = methods_for(declared), () if methods else missing_of(methods_for(declared))
     able = [name for name in every if name not in dict(left_out)]
@@ -74,7 +75,7 @@ def compare(
     lines = _run(arena, chosen, quiet=as_json)
     found = _document(lines, arena) | {"left_out": [why for _, why in left_out]}
     if document is not None:
-        _write(found, document)
+        _write(found, document, force)
     if as_json:
         output.print_json(found | {"file": None if document is None else str(document)})
     else:
@@ -130,10 +131,10 @@ def _document(lines: "list[Line]", arena: Any) -> dict[str, Any]:
     }
 
 
-def _write(found: dict[str, Any], document: Path) -> None:
+def _write(found: dict[str, Any], document: Path, force: bool) -> None:
     from dpflows.files import write_atomically
 
-    with write_atomically(document) as file:
+    with write_atomically(document, overwrite=force) as file:
         file.write(json.dumps(found, indent=2, allow_nan=False).encode() + b"\n")
 
 

@@ -5,13 +5,22 @@ from typing import Annotated, Any
 
 import typer
 
-from dpflows.cli import output
+from dpflows.cli import output, settings
+from dpflows.errors import InputError
 
-EPSILON, DELTA, ROWS, TEST_ROWS = 1.5, 3.7e-5, 30_000, 3_000
+#: delta by the rule of all commands: below one over the number of rows
+EPSILON, DELTA, ROWS, TEST_ROWS = 1.5, 1e-6, 30_000, 3_000
+FILES = {
+    "model": "model.dpflow",
+    "synthetic": "synthetic.csv",
+    "picture": "density.png",
+    "certificate": "certificate.txt",
+}
 
 
 def demo(
     folder: Annotated[Path, typer.Option("--output", help="Where the results go.")] = Path("demo"),
+    force: settings.Force = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Fit a private flow on the pinwheel; leaves rows and a picture."""
@@ -20,6 +29,7 @@ def demo(
     from dpflows.estimators.flow import DPFlow
     from dpflows.experiments.datasets import DATASETS, generate
 
+    places = _places(folder, force=force)
     screen = output.console(quiet=json)
     rng = np.random.default_rng()
     train, test = (generate("pinwheel", rows, rng=rng) for rows in (ROWS, TEST_ROWS))
@@ -28,7 +38,7 @@ def demo(
     flow = DPFlow(epsilon=EPSILON, delta=DELTA, bounds=box, prior=None, normalisation="bounds")
     screen.print(f"Fitting a private flow to {ROWS:,} rows of the pinwheel ...")
     _fit(flow, train, quiet=json)
-    files = _leave(flow, train, folder)
+    files = _leave(flow, train, places, force=force)
     result = _result(flow, flow.score(test), files)
     if json:
         output.print_json(result)
@@ -47,29 +57,31 @@ def _fit(flow: Any, rows: Any, *, quiet: bool) -> None:
         flow.fit(rows, callbacks=Callbacks(on_progress=lambda at: advance(at.step, spent(at.step))))
 
 
-def _leave(flow: Any, train: Any, folder: Path) -> dict[str, str]:
+def _places(folder: Path, *, force: bool) -> dict[str, Path]:
+    """Where the four files go; refused before any work if one of them cannot go there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise InputError(f"output must be a folder, got {str(folder)!r}; choose another") from None
+    paths = {name: folder / file for name, file in FILES.items()}
+    for path in paths.values():
+        settings.require_target(path, (), force=force)
+    return paths
+
+
+def _leave(flow: Any, train: Any, paths: dict[str, Path], *, force: bool) -> dict[str, str]:
     """Write the four files, each whole or not at all."""
     import pandas as pd
 
     from dpflows.evaluation.plots import density_figure
     from dpflows.files import write_atomically
 
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {
-        name: folder / file
-        for name, file in (
-            ("model", "model.dpflow"),
-            ("synthetic", "synthetic.csv"),
-            ("picture", "density.png"),
-            ("certificate", "certificate.txt"),
-        )
-    }
     synthetic = flow.sample(ROWS)
-    flow.save(paths["model"])
-    with write_atomically(paths["synthetic"]) as file:
+    flow.save(paths["model"], overwrite=force)
+    with write_atomically(paths["synthetic"], overwrite=force) as file:
         pd.DataFrame(synthetic, columns=["x", "y"]).to_csv(file, index=False, float_format="%.6g")
     density_figure(train, synthetic, flow.score_samples, paths["picture"])
-    with write_atomically(paths["certificate"]) as file:
+    with write_atomically(paths["certificate"], overwrite=force) as file:
         file.write((flow.privacy_statement() + "\n").encode())
     return {name: str(path) for name, path in paths.items()}
 

@@ -8,7 +8,15 @@ import typer
 
 from dpflows.cli import output, settings
 from dpflows.cli.score import require_private_target, write_answers
-from dpflows.cli.settings import AnswersFile, AsJson, DropExtra, ModelFile, NoHeader, RowsFile
+from dpflows.cli.settings import (
+    AnswersFile,
+    AsJson,
+    DropExtra,
+    Force,
+    ModelFile,
+    NoHeader,
+    RowsFile,
+)
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +47,7 @@ def detect(
         float | None, typer.Option(help="Share of ordinary rows to flag; else 0.1.")
     ] = None,
     ledger: settings.LedgerPlace = None,
+    force: Force = False,
     drop_extra: DropExtra = False,
     no_header: NoHeader = False,
     as_json: AsJson = False,
@@ -51,12 +60,12 @@ def detect(
 
     if threshold is not None and contamination is not None:
         raise InputError("give --threshold or --contamination, not both: each decides alone")
-    target = require_private_target(target, "detections", rows)
+    target = require_private_target(target, "detections", rows, force=force)
     settings.require_apart(ledger, rows, model, target)
     judge = judge_for(load(model), threshold, contamination, ledger)
     schema = settings.with_text(judge.model.encoding_.schema, text)
     frame = read_rows(rows, schema, drop_extra=drop_extra, no_header=no_header)
-    judge.write(frame, target)
+    judge.write(frame, target, force=force)
     if as_json:
         output.print_json({"file": str(target), "rows": frame.num_rows} | judge.facts())
     else:
@@ -72,7 +81,7 @@ class Judge(abc.ABC):
         self.model, self.flagged = model, 0
 
     @abc.abstractmethod
-    def write(self, frame: Any, target: Path) -> None:
+    def write(self, frame: Any, target: Path, *, force: bool) -> None:
         """Answer and write."""
 
     @abc.abstractmethod
@@ -96,9 +105,9 @@ class ByThreshold(Judge):
         super().__init__(model)
         self._said = said
 
-    def write(self, frame: Any, target: Path) -> None:
+    def write(self, frame: Any, target: Path, *, force: bool) -> None:
         """Answer piece by piece."""
-        write_answers(frame, target, self._answer)
+        write_answers(frame, target, self._answer, force=force)
 
     def lines(self, counted: str) -> list[str]:
         """Stamps, where the threshold came from, and how many rows lie below it."""
@@ -131,9 +140,9 @@ class ByVote(Judge):
         super().__init__(model)
         self._place, self._ledger = place, settings.open_ledger(place)
 
-    def write(self, frame: Any, target: Path) -> None:
+    def write(self, frame: Any, target: Path, *, force: bool) -> None:
         """Answer all rows at once: a budget that does not suffice is left alone."""
-        write_answers(frame, target, self._answer, chunk=max(frame.num_rows, 1))
+        write_answers(frame, target, self._answer, chunk=max(frame.num_rows, 1), force=force)
 
     def lines(self, counted: str) -> list[str]:
         """Stamps, how many rows were voted out, and how many answers remain."""

@@ -28,6 +28,7 @@ def ensemble(
     epsilon_per_query: Annotated[float, typer.Option(help="Price of one answer, or stream.")],
     target: Annotated[Path, typer.Option("--output", metavar="FILE", help="INTERNAL, .dpflow.")],
     delta: settings.Delta = None,
+    allow_large_delta: settings.AllowLargeDelta = False,
     neighbours: Annotated[
         str, typer.Option(show_default=False, help="zero-out, replace-one or add-remove.")
     ] = "zero-out",
@@ -43,6 +44,7 @@ def ensemble(
     ledger: settings.LedgerPlace = None,
     cap_epsilon: settings.CapEpsilon = None,
     cap_delta: settings.CapDelta = None,
+    force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -54,7 +56,7 @@ def ensemble(
     from dpflows.cli.tables import read_rows
 
     settings.check_limits(epsilon=epsilon, delta=delta)
-    settings.require_target(target, (".dpflow",), source=rows)
+    settings.require_target(target, (".dpflow",), source=rows, force=force)
     settings.require_apart(ledger, rows, target)
     _check(jobs, delta, neighbours)
     declared = settings.with_text(settings.read_schema(schema, None), text)
@@ -67,6 +69,7 @@ def ensemble(
         alarms=alarms,
         contamination=contamination,
         n_jobs=jobs,
+        allow_large_delta=allow_large_delta,
     )
     # A budget that buys nothing is refused before the rows are read.
     detector.plan()
@@ -76,7 +79,7 @@ def ensemble(
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
     with _progress(parts) as on_member:
         detector.fit(frame, on_member=on_member, ledger=books)
-    detector.save(target)
+    detector.save(target, overwrite=force)
     _tell(detector, target, settings.Told.of(books, ledger), as_json=as_json, place=ledger)
 
 
@@ -140,6 +143,7 @@ def _tell(
     lines = [
         INTERNAL_STAMP,
         *(f"Guarantee of all answers together: {line}" for line in head),
+        *(f"Caveat: {caveat}" for caveat in promise.caveats),
         f"{detector.plan_.sentence} Answers that are certain: {detector.remaining_queries():,}",
         *told.lines,
         f"Ensemble: {target}",

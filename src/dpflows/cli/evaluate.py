@@ -36,6 +36,7 @@ def evaluate(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An .html page with pictures.")
     ] = None,
+    force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -50,7 +51,7 @@ def evaluate(
     from dpflows.table.reading import read_table
 
     _check(private, epsilon, delta, (ledger, cap_epsilon, cap_delta))
-    places = _Places(target, report)
+    places = _Places(target, report, force)
     places.check(rows, model)
     settings.require_apart(ledger, rows, model, target, report)
     fitted = density_of(load(model))
@@ -80,14 +81,17 @@ class _Places:
 
     figures: Path | None
     report: Path | None
+    force: bool
 
     def check(self, *sources: Path) -> None:
         """Refuse places that cannot be written, or that hold what is read."""
         for source in sources:
             if self.figures is not None:
-                settings.require_target(self.figures, (".json",), source=source)
+                settings.require_target(self.figures, (".json",), source=source, force=self.force)
             if self.report is not None:
-                settings.require_target(self.report, (".html", ".htm"), source=source)
+                settings.require_target(
+                    self.report, (".html", ".htm"), source=source, force=self.force
+                )
 
     def contents(self, found: dict[str, Any], subject: "Subject") -> dict[Path, bytes]:
         """What is to be written where; the first file is the one that a ledger marks."""
@@ -196,9 +200,9 @@ def _finish(
     """The files first, the ledger's mark, then words."""
     contents = places.contents(found, subject)
     if books is None or receipt is None:
-        _write(contents)
+        _write(contents, places.force)
     else:
-        _publish(contents, books, receipt)
+        _publish(contents, books, receipt, places.force)
     told = settings.Told.of(books, ledger, receipt)
     if as_json:
         output.print_json(found | told.facts | places.facts)
@@ -207,15 +211,15 @@ def _finish(
         output.say(output.console(), line)
 
 
-def _write(contents: dict[Path, bytes]) -> None:
+def _write(contents: dict[Path, bytes], force: bool) -> None:
     from dpflows.files import write_atomically
 
     for path, content in contents.items():
-        with write_atomically(path) as file:
+        with write_atomically(path, overwrite=force) as file:
             file.write(content)
 
 
-def _publish(contents: dict[Path, bytes], books: "Ledger", receipt: "Receipt") -> None:
+def _publish(contents: dict[Path, bytes], books: "Ledger", receipt: "Receipt", force: bool) -> None:
     """Mark the run as released with its first file; the others say no more than it."""
     from dpflows.privacy.ledger import publish
 
@@ -223,8 +227,11 @@ def _publish(contents: dict[Path, bytes], books: "Ledger", receipt: "Receipt") -
         books.release(receipt)
         return
     first, *others = contents
-    publish(books, receipt, first, lambda place: _write({place: contents[first]}))
-    _write({path: contents[path] for path in others})
+    # the pending file may be replaced, the file of its final name only if forced
+    publish(
+        books, receipt, first, lambda place: _write({place: contents[first]}, True), overwrite=force
+    )
+    _write({path: contents[path] for path in others}, force)
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

@@ -23,6 +23,7 @@ def fit(
     epsilon: settings.Epsilon,
     model: Annotated[Path, typer.Option("--output", metavar="FILE", help="The model, .dpflow.")],
     delta: settings.Delta = None,
+    allow_large_delta: settings.AllowLargeDelta = False,
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
     sampling: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -42,6 +43,7 @@ def fit(
     ledger: settings.LedgerPlace = None,
     cap_epsilon: settings.CapEpsilon = None,
     cap_delta: settings.CapDelta = None,
+    force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
@@ -60,10 +62,11 @@ def fit(
         batch_size=batch_size,
         learning_rate=learning_rate,
         noise_multiplier=noise_multiplier,
+        allow_large_delta=allow_large_delta,
     )
     settings.check_limits(epsilon=epsilon, delta=delta, **given)
     kept = model.with_name(f"{model.name}.run") if checkpoint is None and ledger else checkpoint
-    _require_targets(model, kept, rows, ledger)
+    _require_targets(model, kept, rows, ledger, force=force)
     declared = settings.with_text(settings.read_schema(schema, discover, mixed=True), text)
     frame = _read(rows, declared, drop_extra=drop_extra, no_header=no_header)
     settled = settings.settle_delta(delta, frame.num_rows)
@@ -73,44 +76,23 @@ def fit(
     if ledger is not None:
         settings.require_price(flow, declared)
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
-    done = _recovered(plan, model, kept, books)
-    if done is None:
-        _train(flow, frame, plan, kept, books)
-        flow.save(model)
-    told = settings.Told.of(books, ledger, (done or flow).receipt_)
-    _tell(done or flow, model, frame.num_rows, told, by_rule=delta is None, as_json=as_json)
+    _train(flow, frame, plan, kept, books)
+    flow.save(model, overwrite=force)
+    told = settings.Told.of(books, ledger, flow.receipt_)
+    _tell(flow, model, frame.num_rows, told, by_rule=delta is None, as_json=as_json)
 
 
-def _require_targets(model: Path, checkpoint: Path | None, rows: Path, ledger: str | None) -> None:
-    settings.require_target(model, (".dpflow",), source=rows)
+def _require_targets(
+    model: Path, checkpoint: Path | None, rows: Path, ledger: str | None, *, force: bool
+) -> None:
+    # a run that was killed when it was all but done may have left its model: that is seen later
+    is_kept = ledger is not None and checkpoint is not None and checkpoint.exists()
+    settings.require_target(model, (".dpflow",), source=rows, force=force or is_kept)
     settings.require_apart(ledger, rows, model, checkpoint)
     if checkpoint is not None:
-        settings.require_target(checkpoint, (), source=rows)
+        settings.require_target(checkpoint, (), source=rows, force=True)
         if checkpoint.resolve() == model.resolve():
             raise InputError("checkpoint must not be the output; choose another name")
-
-
-def _recovered(
-    plan: "Plan", model: Path, kept: Path | None, books: "Ledger | None"
-) -> "DPFlow | None":
-    """The model of an earlier start that was killed when the ledger knew of it already."""
-    from dpflows.anomaly.persistence import load
-    from dpflows.privacy.ledger import recover
-    from dpflows.training.checkpoints import Checkpoints
-
-    if books is None or kept is None or not kept.exists():
-        return None
-    journal = Checkpoints(kept, plan, books.identity)
-    run = journal.begin()
-    if recover(books, run, model):
-        journal.remove()
-        return load(model)
-    if (state := books.state_of(run)) is not None and state.is_released:
-        raise InputError(
-            f"the run that {str(kept)!r} keeps was released already, and {str(model)!r} is not its "
-            "model; remove the former to start a new run, which is charged again"
-        )
-    return None
 
 
 def _read(rows: Path, declared: Any, *, drop_extra: bool, no_header: bool) -> Any:
@@ -159,9 +141,12 @@ def _tell(
     screen = output.console()
     for line in promise.stamps or (flow.privacy_statement().split("\n")[0],):
         output.say(screen, f"Guarantee: {line}")
+    for caveat in promise.caveats:
+        output.say(screen, f"Caveat: {caveat}")
     if rule:
         output.say(screen, f"Delta by the public rule: {rule}.")
-    for line in (*told.lines, f"Model: {model}", f"Next: {command}"):
+    shown = (f"Model: {model}", *output.permissions(model), f"Next: {command}")
+    for line in (*told.lines, *shown):
         output.say(screen, line)
 
 

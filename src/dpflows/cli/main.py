@@ -43,6 +43,11 @@ VERBS: dict[str, Verb] = {
     "schema": Verb("dpflows.cli.schema", "schema", "rows.csv --output schema.toml"),
     "plan": Verb("dpflows.cli.plan", "plan", "--schema schema.toml --rows 24000 --epsilon 1"),
     "fit": Verb("dpflows.cli.fit", "fit", "rows.csv --schema s.toml --epsilon 1 --output m.dpflow"),
+    "tune": Verb(
+        "dpflows.cli.tune",
+        "tune",
+        "rows.csv --schema s.toml --epsilon 1 --candidates candidates.toml --output m.dpflow",
+    ),
     "sample": Verb(
         "dpflows.cli.sample", "sample", "model.dpflow --rows 1000 --output synthetic.csv"
     ),
@@ -58,6 +63,8 @@ VERBS: dict[str, Verb] = {
     "audit": Verb("dpflows.cli.audit", "audit", "--way gradients --epsilon 1"),
     "budget": Verb("dpflows.cli.budget", "budget", "show clinic.ledger"),
     "certificate": Verb("dpflows.cli.certificate", "certificate", "model.dpflow"),
+    "sign": Verb("dpflows.cli.sign", "sign", "model.dpflow --key curator.pem"),
+    "verify": Verb("dpflows.cli.verify", "verify", "model.dpflow --key curator.pub.pem"),
     "account": Verb(
         "dpflows.cli.account",
         "account",
@@ -89,7 +96,7 @@ def build(verbs: Mapping[str, Verb]) -> typer.Typer:
         cls=Verbs,
         add_completion=False,
         rich_markup_mode=None,
-        epilog="Example: dpflows " + " ".join([*verbs, "--version"][:1]),
+        epilog=_epilog([*verbs, "--version"][0]),
     )
     application.callback()(_root)
     return application
@@ -98,8 +105,7 @@ def build(verbs: Mapping[str, Verb]) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
-    Exit codes: 0 success, 1 a bug in dpflows, 2 the user's mistake or an exhausted
-    budget, 130 interrupted.
+    Exit codes are those of ``output.EXIT_CODES``.
 
     Example:
         >>> main(["--version"])
@@ -121,18 +127,23 @@ def run(application: typer.Typer, arguments: Sequence[str]) -> int:
     # accepted before and after the verb, since that is where people type it
     debug = "--debug" in arguments
     words = [word for word in arguments if word != "--debug"] or ["--help"]
-    command: Any = typer.main.get_command(application)
+    try:
+        code = _invoke(typer.main.get_command(application), words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = output.PIPE_CLOSED
+    except (Exception, KeyboardInterrupt) as error:
+        code = output.report_failure(error, debug=debug)
+    output.silence_broken_streams()
+    return code
+
+
+def _invoke(command: Any, words: list[str]) -> int:
     try:
         with command.make_context("dpflows", words) as context:
             command.invoke(context)
-        sys.stdout.flush()
     except typer.Exit as done:
         return done.exit_code
-    except BrokenPipeError:
-        output.silence_stdout()
-        return output.SUCCESS
-    except (Exception, KeyboardInterrupt) as error:
-        return output.report_failure(error, debug=debug)
     return output.SUCCESS
 
 
@@ -145,6 +156,11 @@ def _command(name: str, verb: Verb) -> Any:
         function
     )
     return typer.main.get_command(single)
+
+
+def _epilog(verb: str) -> str:
+    codes = ", ".join(f"{code} {meaning}" for code, meaning in output.EXIT_CODES.items())
+    return f"Example: dpflows {verb}\n\nExit codes: {codes}."
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from dpflows.cli import output, settings
 from dpflows.cli.settings import AsJson
+from dpflows.display import displayable
 
 if TYPE_CHECKING:
     from dpflows.privacy.guarantee import Guarantee
@@ -19,6 +20,9 @@ def plan(
     rows: Annotated[int, typer.Option(help="Rows that the table will have.")],
     epsilon: settings.Epsilon,
     delta: settings.Delta = None,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1 / rows or more.")
+    ] = False,
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
     sampling: settings.Sampling = None,
@@ -50,6 +54,7 @@ def plan(
         batch_size=batch_size,
         learning_rate=learning_rate,
         noise_multiplier=noise_multiplier,
+        allow_large_delta=allow_large_delta,
     )
     made = flow.plan(rows)
     promise = settings.promised(flow, made, declared)
@@ -81,6 +86,8 @@ def _tell(made: "Plan", promise: "Guarantee", *, by_rule: bool) -> None:
         screen.print(_purposes(made, promise))
         output.say(screen, _delta_line(promise, by_rule))
         output.say(screen, _replace_one_line(promise))
+    for caveat in promise.caveats:
+        output.say(screen, f"Caveat: {caveat}")
     for line in _run_lines(made):
         output.say(screen, line)
 
@@ -91,7 +98,7 @@ def _purposes(made: "Plan", promise: "Guarantee") -> Table:
     table.columns[1].footer = f"{promise.epsilon:.4g}"
     table.columns[1].justify = "right"
     for purpose, cost in made.shares().items():
-        table.add_row(purpose, f"{cost:.4g}")
+        table.add_row(displayable(purpose), f"{cost:.4g}")
     return table
 
 

@@ -49,6 +49,8 @@ def reproduce(
     if list_only:
         _show_list(list(EXPERIMENTS.values()), as_json)
         return
+    if not name:
+        raise InputError("name an experiment, or all; dpflows reproduce --list shows them")
     chosen = experiments_called(name)
     place, named = _made(output_folder), _data_folder(data)
     names = sorted({dataset for experiment in chosen for dataset in experiment.datasets()})

@@ -1,13 +1,16 @@
 """``dpflows sample``: synthetic rows from a fitted model."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpflows.cli import output
-from dpflows.cli.settings import AsJson, ModelFile, require_target
+from dpflows.cli.settings import AsJson, Force, ModelFile, require_target
 from dpflows.errors import InputError
+
+if TYPE_CHECKING:
+    from dpflows.cli.tables import Write
 
 
 def sample(
@@ -21,26 +24,38 @@ def sample(
         typer.Option(metavar="COLUMN=VALUE", help="Only rows like this; may be repeated."),
     ] = None,
     chunk: Annotated[int, typer.Option(help="Rows held in memory at a time.")] = 100_000,
+    escape_formulas: Annotated[
+        bool, typer.Option("--escape-formulas", help="Make text safe for spreadsheets.")
+    ] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw synthetic rows from a model; costs no privacy."""
     from dpflows.anomaly.persistence import density_of, load
-    from dpflows.cli.tables import WRITERS
+    from dpflows.cli.tables import WRITERS, write_table
 
     for name, value in (("rows", rows), ("chunk", chunk)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
-    require_target(target, tuple(WRITERS), source=model)
+    require_target(target, tuple(WRITERS), source=model, force=force)
+    is_text = not target.name.lower().endswith(".parquet")
+    if escape_formulas and not is_text:
+        raise InputError("--escape-formulas is for .csv, which spreadsheets open; leave it out")
     fitted, conditions = density_of(load(model)), read_conditions(where or [])
-    kept = _draw(fitted, rows, conditions, chunk, target)
+    with write_table(target, overwrite=force) as write:
+        kept = _draw(
+            fitted, rows, conditions, chunk, _escaping(write) if escape_formulas else write
+        )
     stamps = list(fitted.guarantee_.stamps)
     if as_json:
         facts = {"file": str(target), "rows": rows, "stamps": stamps, "acceptance": kept}
-        output.print_json(facts)
+        output.print_json(facts | {"escaped_formulas": escape_formulas})
         return
-    lines = [*stamps, f"Rows: {rows:,} synthetic rows in {target}"]
+    lines = [*stamps, f"Rows: {rows:,} synthetic rows in {target}", *output.permissions(target)]
     if kept < 1:
         lines.append(f"Draws kept under conditions and constraints: {kept:.1%}")
+    if is_text and not escape_formulas:
+        lines += _warnings(fitted)
     for line in lines:
         output.say(output.console(), line)
 
@@ -60,9 +75,27 @@ def read_conditions(words: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _draw(fitted: Any, rows: int, conditions: dict[str, str], chunk: int, target: Path) -> float:
+def _escaping(write: "Write") -> "Write":
+    from dpflows.cli.formulas import escaped
+
+    return lambda rows: write(escaped(rows))
+
+
+def _warnings(fitted: Any) -> list[str]:
+    """What somebody should know who opens the file in a spreadsheet."""
+    from dpflows.cli.formulas import columns_with_formulas
+
+    if not (found := columns_with_formulas(fitted.encoding_.schema)):
+        return []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return [
+        f"Note: text of column {found[0]!r}{more} begins like a formula; spreadsheets may run it, "
+        "unless it is written with --escape-formulas"
+    ]
+
+
+def _draw(fitted: Any, rows: int, conditions: dict[str, str], chunk: int, write: "Write") -> float:
     """Write the rows; the smallest share of draws that a chunk kept."""
-    from dpflows.cli.tables import write_table
     from dpflows.table.forms import Form
     from dpflows.table.mixing import MixedEncoding
 
@@ -72,8 +105,7 @@ def _draw(fitted: Any, rows: int, conditions: dict[str, str], chunk: int, target
     if given and not isinstance(fitted.encoding_, MixedEncoding):
         raise InputError("--where needs a model of mixed kinds; this one knows only numbers")
     kept = 1.0
-    with write_table(target) as write:
-        for start in range(0, rows, chunk):
-            write(fitted.sample(min(chunk, rows - start), **given))
-            kept = min(kept, getattr(fitted, "acceptance_", 1.0))
+    for start in range(0, rows, chunk):
+        write(fitted.sample(min(chunk, rows - start), **given))
+        kept = min(kept, getattr(fitted, "acceptance_", 1.0))
     return kept

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflows.cli import output
-from dpflows.cli.settings import AsJson, RowsFile, require_target
-from dpflows.errors import InputError
+from dpflows.cli.settings import AsJson, Force, RowsFile, require_target
 
 if TYPE_CHECKING:
     from dpflows.table.schema import Column, Schema
@@ -33,18 +32,14 @@ def schema(
         bool,
         typer.Option("--read-values", help="Write values read from rows; models: NOT PRIVATE."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing schema.")] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Propose what columns mean, and how text is written; check it."""
     from dpflows.cli.tables import spoken
     from dpflows.table.schema import Schema
 
-    require_target(target, (".toml", ".json"), source=rows)
-    if target.exists() and not force:
-        raise InputError(
-            f"{str(target)!r} exists and may hold declarations; use --force to replace it"
-        )
+    require_target(target, (".toml", ".json"), source=rows, force=force)
     with spoken():
         proposal = Schema.from_frame(rows, read_values=read_values)
     proposal.write(target)

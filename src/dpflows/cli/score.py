@@ -9,6 +9,7 @@ from dpflows.cli.settings import (
     AnswersFile,
     AsJson,
     DropExtra,
+    Force,
     ModelFile,
     NoHeader,
     RowsFile,
@@ -30,6 +31,7 @@ def score(
     model: ModelFile,
     rows: RowsFile,
     target: AnswersFile = None,
+    force: Force = False,
     drop_extra: DropExtra = False,
     no_header: NoHeader = False,
     as_json: AsJson = False,
@@ -40,11 +42,13 @@ def score(
     from dpflows.anomaly.persistence import density_of, load
     from dpflows.cli.tables import read_rows
 
-    target = require_private_target(target, "scores", rows)
+    target = require_private_target(target, "scores", rows, force=force)
     fitted = density_of(load(model))
     schema = with_text(fitted.encoding_.schema, text)
     frame = read_rows(rows, schema, drop_extra=drop_extra, no_header=no_header)
-    write_answers(frame, target, lambda piece: {"log_density": fitted.score_samples(piece)})
+    write_answers(
+        frame, target, lambda piece: {"log_density": fitted.score_samples(piece)}, force=force
+    )
     if as_json:
         output.print_json({"file": str(target), "column": "log_density", "internal": True})
     else:
@@ -52,18 +56,23 @@ def score(
             output.say(output.console(), line)
 
 
-def require_private_target(target: Path | None, what: str, rows: Path) -> Path:
+def require_private_target(target: Path | None, what: str, rows: Path, *, force: bool) -> Path:
     """Refuse to show what belongs into a file, and a file that could not be written."""
     from dpflows.cli.tables import WRITERS
 
     if target is None:
         raise InputError(f"output must be named: {what} are private, so they go to a file alone")
-    require_target(target, tuple(WRITERS), source=rows)
+    require_target(target, tuple(WRITERS), source=rows, force=force)
     return target
 
 
 def write_answers(
-    frame: Any, target: Path, answer: Callable[[Any], dict[str, Any]], chunk: int | None = None
+    frame: Any,
+    target: Path,
+    answer: Callable[[Any], dict[str, Any]],
+    chunk: int | None = None,
+    *,
+    force: bool,
 ) -> None:
     """Answer and write piece by piece, in the order of the rows.
 
@@ -72,11 +81,12 @@ def write_answers(
         target: The file, which appears whole or not at all.
         answer: The columns of the answer to a piece of the rows.
         chunk: Rows per piece.
+        force: Whether another file of that name may be lost.
     """
     import pyarrow as pa
 
     from dpflows.cli.tables import write_table
 
-    with write_table(target) as write:
+    with write_table(target, overwrite=force) as write:
         for start in range(0, frame.num_rows, chunk or CHUNK):
             write(pa.table(answer(frame.slice(start, chunk or CHUNK))))

@@ -47,6 +47,8 @@ SchemaFile = Annotated[
 ]
 Epsilon = Annotated[float, typer.Option(help="Total budget; inf for no privacy.")]
 Delta = Annotated[float | None, typer.Option(help="Else the smaller of 1e-6 and 1 / (10 rows).")]
+#: Hidden where the help is long enough; the refusal names it.
+AllowLargeDelta = Annotated[bool, typer.Option("--allow-large-delta", hidden=True)]
 Neighbours = Annotated[str, typer.Option(show_default=False, help="zero-out, or replace-one.")]
 Accountant = Annotated[str | None, typer.Option(help="Who prices the run; else pld.")]
 Sampling = Annotated[str | None, typer.Option(help="poisson or uniform batches.")]
@@ -77,6 +79,7 @@ LedgerPlace = Annotated[
 ]
 CapEpsilon = Annotated[float | None, typer.Option(help="What a new ledger allows in all.")]
 CapDelta = Annotated[float | None, typer.Option(help="The delta of a new ledger.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an output that exists.")]
 #: How cells of text are written, where a file is not as the schema says: a word for what
 #: is meant, and help.
 TEXT_OPTIONS = {
@@ -181,10 +184,20 @@ def make_flow(schema: "Schema", **settings: Any) -> "DPFlow":
     from dpflows.estimators.flow import DPFlow
 
     check_limits(**settings)
+    _check_architecture(settings.get("architecture"))
     given = {name: value for name, value in settings.items() if value is not None}
     if given.get("prior") == "none":
         given["prior"] = None
     return DPFlow(schema=schema, **given)
+
+
+def _check_architecture(name: str | None) -> None:
+    """Refuse an unknown family by the name of the option."""
+    from dpflows.flows.architectures import ARCHITECTURES
+    from dpflows.privacy.events import check_choice
+
+    if name is not None:
+        check_choice("architecture", name, tuple(ARCHITECTURES))
 
 
 def open_ledger(
@@ -274,11 +287,14 @@ class Told:
 
 
 def _standing(ledger: "Ledger", place: str) -> str:
+    from dpflows.privacy.ledger.compositions import rounded_down
+
     # An address may hold a password.
     cap, name = ledger.cap, place if "://" not in place else ledger.identity
     return (
         f"Ledger: {name}, epsilon {ledger.spent():.4g} of {cap.epsilon:g} spent at delta "
-        f"{cap.delta:g} ({cap.neighbours}), {ledger.remaining():.4g} remains"
+        f"{cap.delta:g} ({cap.neighbours}), largest single fit still affordable: epsilon "
+        f"{rounded_down(ledger.remaining())}"
     )
 
 
@@ -294,26 +310,37 @@ def promised(flow: "DPFlow", plan: "Plan", schema: "Schema") -> "Guarantee":
     """What carrying out the plan will promise, with the stamps that the fit will carry."""
     from dpflows.estimators.intake import stamps_of
 
-    return plan.guarantee(stamps=(*stamps_of(schema), *flow.stamps()))
+    stamps = (*stamps_of(schema), *flow.stamps())
+    return plan.guarantee(stamps=stamps, caveats=flow.caveats(plan.rows))
 
 
-def require_target(path: Path, endings: tuple[str, ...], *, source: Path | None = None) -> None:
+def require_target(
+    path: Path, endings: tuple[str, ...], *, source: Path | None = None, force: bool = False
+) -> None:
     """Refuse an output that could not be written, before any work is done for it.
 
     Args:
         path: Where the output will go.
         endings: How its name may end.
         source: A file that must not be overwritten.
+        force: Whether another file of that name may be lost.
     """
     if endings and not path.name.lower().endswith(endings):
         raise InputError(f"output must end in {' or '.join(endings)}, got {str(path)!r}")
     try:
         _require_place(path)
-        is_source = source is not None and path.exists() and path.samefile(source)
+        both_exist = source is not None and source.exists() and path.exists()
+        is_source = both_exist and path.samefile(cast(Path, source))
+    except InputError:
+        raise
     except (OSError, ValueError):
         raise InputError(f"cannot write {str(path)!r}; check the path") from None
     if is_source:
         raise InputError("output must not be the file that is read; choose another name")
+    if not force:
+        from dpflows.files import require_absent
+
+        require_absent(path, instead="use --force")
 
 
 def _require_place(path: Path) -> None:

@@ -50,8 +50,12 @@ def spoken() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def write_table(path: Path) -> Iterator[Write]:
+def write_table(path: Path, *, overwrite: bool = False) -> Iterator[Write]:
     """Write a table piece by piece, as the ending says: whole or not at all.
+
+    Args:
+        path: The file.
+        overwrite: Whether another file of that name may be lost.
 
     Example:
         >>> import tempfile
@@ -63,7 +67,7 @@ def write_table(path: Path) -> Iterator[Write]:
         ['age', '30', '40']
     """
     ending = next(ending for ending in WRITERS if path.name.lower().endswith(ending))
-    with write_atomically(path) as file, WRITERS[ending](file) as write:
+    with write_atomically(path, overwrite=overwrite) as file, WRITERS[ending](file) as write:
         yield write
 
 

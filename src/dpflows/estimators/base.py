@@ -1,6 +1,7 @@
 """What every private density estimator can do once it is fitted."""
 
 import abc
+import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,15 @@ from jaxtyping import Float
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpflows.errors import InputError
-from dpflows.estimators.charging import Job, Payment, charge
+from dpflows.errors import InputError, unchained, unquoted
+from dpflows.estimators.charging import (
+    Job,
+    Payment,
+    alive,
+    charge,
+    require_same,
+    withdrawn_on_failure,
+)
 from dpflows.estimators.intake import (
     Declarations,
     Intake,
@@ -22,10 +30,18 @@ from dpflows.estimators.intake import (
     rows_to_score,
     stamps_of,
 )
+from dpflows.estimators.pipelines import warn_of_transformers
+from dpflows.estimators.repeats import note_fit
 from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Normaliser
+from dpflows.privacy.accounting.certifying import check_plan, read_guarantee
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
-from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.guarantee import (
+    Budget,
+    Guarantee,
+    large_delta_caveats,
+    require_small_delta,
+)
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
 from dpflows.privacy.spending import Spending
@@ -47,7 +63,9 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     Guarantee:
         ``_fit`` is the way of every estimator: it reads the table, plans, pays, and only
-        then hands the rows to ``_learn``, which releases what the plan says.
+        then hands the rows to ``_learn``, which releases what the plan says. With a ledger
+        the charge is bound to the model before ``fit`` returns; if that fails, the estimator
+        is left unfitted.
         Everything but ``fit`` reads released attributes alone: it is post-processing and
         may be repeated for ever at no cost. Scoring reads the rows it is given and
         keeps nothing; scores of private rows are themselves private.
@@ -60,6 +78,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     discover: float | None
     neighbours: str
     accountant: str
+    allow_large_delta: bool
     insecure_test_seed: int | None
 
     #: A ``Density`` with its ``Encoding``, or a ``MixedDensity`` with its ``MixedEncoding``.
@@ -85,6 +104,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         """
         return self._fit(X, ledger)
 
+    @unchained
     def _fit(
         self: Self,
         X: Any,
@@ -93,17 +113,60 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         beside: Sequence[Event] = (),
         checkpoint: str | os.PathLike[str] | None = None,
         callbacks: Callbacks | None = None,
+        is_part: bool = False,
     ) -> Self:
-        """Read, plan, pay, learn; ``beside`` is paid for as well, and released by the caller."""
+        """Read, plan, pay, learn, hand out.
+
+        ``beside`` is paid for as well, and released by the caller. So is a density that
+        ``is_part`` of something else: the caller hands out the whole.
+        """
+        warn_of_transformers()
         entropy = self._entropy()
         table = self._declarations().read(X)
         plan = self.plan(table.rows, len(table.schema.columns))
         stamps = (*stamps_of(table.schema), *self.stamps())
-        journal = _journal(checkpoint, plan, ledger)
-        payment = charge(ledger, (*plan.events, *beside), stamps=stamps, journal=journal)
-        self._learn(Job(table, plan, entropy, journal, callbacks))
-        self._payment, self.receipt_ = payment, payment.receipt
+        journal = _journal(checkpoint, plan, ledger, table)
+        events = (*plan.events, *beside)
+        with alive(journal):
+            payment = charge(ledger, events, stamps=stamps, journal=journal)
+            self._note(table, events, stamps, payment)
+            with withdrawn_on_failure(self):
+                if not self._took_over(journal, table.schema):
+                    self._learn(Job(table, plan, entropy, journal, callbacks))
+                self._payment, self.receipt_ = payment, payment.receipt
+                if not is_part:
+                    self._payment = payment.hand_out(self._file_content)
         return self
+
+    def _note(
+        self, table: Table, events: Sequence[Event], stamps: Sequence[str], payment: Payment
+    ) -> None:
+        """Warn if this process has fitted the rows before, and nobody counts."""
+        note_fit(
+            table,
+            events,
+            self._budget(),
+            stamps=stamps,
+            is_charged=payment.ledger is not None,
+            run=None if payment.journal is None else payment.journal.known_run(),
+        )
+
+    def _took_over(self, journal: Checkpoints | None, declared: Schema) -> bool:
+        """Whether an earlier start finished the run; then its model is this one's, to the bit."""
+        from dpflows.estimators.persistence import rebuilt
+
+        kept = None if journal is None else journal.result()
+        if journal is None or kept is None:
+            return False
+        require_same(journal.before(), declared)
+        found = vars(rebuilt(*kept))
+        self.__dict__.update({name: value for name, value in found.items() if name.endswith("_")})
+        return True
+
+    def _file_content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        from dpflows.estimators.persistence import file_content
+
+        return file_content(self)
 
     @abc.abstractmethod
     def _learn(self, job: Job) -> None:
@@ -126,7 +189,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         probability, and continuous values with their density per unit.
         """
         check_is_fitted(self, "density_")
-        return self.density_.log_prob(self.encoding_.score_points(self._table(X)))
+        return self.density_.log_prob(self._points(X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean log-density of the rows."""
@@ -137,16 +200,39 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         check_is_fitted(self, "density_")
         return self.guarantee_.privacy_statement()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one ``.dpflow`` file that carries its guarantee.
 
-        Where the fit was charged, the ledger marks the run as released before the file gets
-        its name. The checkpoint of the run, if there is one, is removed when the file is safe.
-        """
-        from dpflows.estimators.persistence import save
+        Where the fit was charged, the ledger has marked the digest of this very file as the
+        run's release. The checkpoint of the run, if there is one, is removed when the file is
+        safe.
 
-        self._payment.deliver(path, lambda place: save(self, place))
-        self._payment = Payment()
+        Args:
+            path: Where the file goes.
+            overwrite: Whether a file that has the name already may be lost; a model that
+                was paid for cannot be had again without paying again.
+        """
+        self._payment.deliver(path, self._file_content(), overwrite=overwrite)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if "density_" in vars(self):
+            raise InputError(
+                f"a fitted {type(self).__name__} cannot be pickled: ship the file that save(path) "
+                "writes and load(path) it where it is needed, or use threads "
+                "(joblib.Parallel(prefer='threads'))"
+            )
+        return cast(dict[str, Any], super().__getstate__())
+
+    def __copy__(self: Self) -> Self:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(vars(self))
+        return twin
+
+    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+        # A copy in memory is the same model, and needs no pickle.
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        twin.__dict__.update(copy.deepcopy(vars(self), memo))
+        return twin
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """A JSON-ready header and the arrays that together are the model."""
@@ -163,8 +249,9 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     @classmethod
     def from_file(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DensityEstimator":
         """Read back what ``to_file`` gave; the content may be hostile."""
-        guarantee = Guarantee.from_dict(header["guarantee"])
+        guarantee = read_guarantee(header["guarantee"])
         estimator = cls._rebuild(header, arrays, guarantee, Schema.from_dict(header["schema"]))
+        check_plan(guarantee, estimator.plan_)
         estimator._adopt(guarantee, estimator.encoding_, Form.from_dict(header["form"]))
         estimator.receipt_ = read_receipt(header)
         return estimator
@@ -197,8 +284,11 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         density = Density(normaliser, model, encoding.low, encoding.high)
         self.density_ = density.with_inside_mass(key_of(entropy, "sampling", step=1))
         self.plan_ = plan
-        stamps = (*intake.stamps, *self.stamps())
-        self._adopt(plan.guarantee(stamps=stamps), encoding, intake.form)
+        self._adopt(self._promised(plan, intake.stamps), encoding, intake.form)
+
+    def _promised(self, plan: Any, stamps: Sequence[str]) -> Guarantee:
+        """What carrying out the plan promises, with what the settings and ``stamps`` say."""
+        return plan.guarantee(stamps=(*stamps, *self.stamps()), caveats=self.caveats(plan.rows))
 
     def _adopt(self, guarantee: Guarantee, encoding: Any, form: Form) -> None:
         self.guarantee_, self.encoding_, self.form_ = guarantee, encoding, form
@@ -209,6 +299,10 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     def _declarations(self) -> Declarations:
         return Declarations(self.schema, self.bounds, self.discover)
+
+    @unquoted
+    def _points(self, X: Any) -> Any:
+        return self.encoding_.score_points(self._table(X))
 
     def _table(self, X: Any) -> Table:
         """Rows to score, read as the rows of the fit were."""
@@ -223,8 +317,18 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
             )
         return Budget(self.epsilon, self.delta, cast(Neighbours, self.neighbours))
 
+    def _budget_for(self, rows: int) -> Budget:
+        """The budget, if its delta is fit for a table of so many rows."""
+        budget = self._budget()
+        require_small_delta(budget, rows, allowed=self.allow_large_delta)
+        return budget
+
     def _entropy(self) -> Entropy:
         return entropy_for(self.insecure_test_seed)
+
+    def caveats(self, rows: int) -> tuple[str, ...]:
+        """What the certificate of a fit to so many rows must say besides its figures."""
+        return large_delta_caveats(self._budget(), rows)
 
     def stamps(self) -> tuple[str, ...]:
         """What the settings alone will mark a fit with; empty if nothing voids its promise."""
@@ -252,11 +356,12 @@ def read_receipt(header: dict[str, Any]) -> Receipt | None:
 
 
 def _journal(
-    checkpoint: str | os.PathLike[str] | None, plan: Any, ledger: Ledger | None
+    checkpoint: str | os.PathLike[str] | None, plan: Any, ledger: Ledger | None, table: Table
 ) -> Checkpoints | None:
     if checkpoint is None:
         return None
-    return Checkpoints(Path(checkpoint), plan, None if ledger is None else ledger.identity)
+    charged_to = None if ledger is None else ledger.identity
+    return Checkpoints(Path(checkpoint), plan, charged_to, table=table)
 
 
 def key_of(entropy: Entropy, stream: Any, *, step: int = 0) -> Any:

@@ -2,20 +2,23 @@
 
 Guarantee:
     With a ledger, every event of the plan is committed there before anything is computed
-    from a row's value. The model gets its name on disk only after the ledger knows that it
-    is out. What was charged is never refunded.
+    from a row's value. Before a fit hands out its model, in memory or on disk, the ledger
+    marks the run as released with the digest of the file that ``save`` writes: one charge
+    gives one model, and a copy of a kept run that ends otherwise is refused. What was
+    charged is never refunded.
 """
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, final
 
 from dpflows.errors import BudgetError, InputError
+from dpflows.files import model_bytes, write_atomically
 from dpflows.privacy.events import Event
-from dpflows.privacy.ledger import Ledger, Receipt, publish, recover
+from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
@@ -34,29 +37,69 @@ class Payment:
         ledger: Where it was charged, if anywhere.
         receipt: The ledger's proof.
         journal: The run's checkpoints, if it has any.
+        artefact: The SHA-256 of the model's file, once the ledger knows it.
 
     Example:
         >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "model.txt"
-        >>> Payment().deliver(path, lambda place: place.write_text("model"))
-        >>> path.read_text()
-        'model'
+        >>> path = f"{tempfile.mkdtemp()}/model.dpflow"
+        >>> Payment().deliver(path, ({"kind": "flow"}, {}))
+        >>> os.path.exists(path)
+        True
     """
 
     ledger: Ledger | None = None
     receipt: Receipt | None = None
     journal: Checkpoints | None = None
+    artefact: str = ""
 
-    def deliver(self, path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
-        """Write a model whole, tell the ledger, give it its name; then forget the run.
+    def hand_out(self, describe: Callable[[], Before]) -> "Payment":
+        """Bind the charge to one model, before anybody can use it.
 
-        What failed, for want of room or otherwise, can be tried again.
+        Args:
+            describe: Gives header and arrays as ``save`` will write them.
+
+        Raises:
+            InputError: The run was released with another model, by a copy of what is kept.
+
+        Guarantee:
+            When this returns, a kept run holds the model on disk and the ledger its digest.
+            A crash in between is mended by another start, which hands out the same model.
         """
-        with _explained(path):
-            if self.ledger is None or self.receipt is None:
-                write(Path(path))
-            elif not recover(self.ledger, self.receipt.run, path):
-                publish(self.ledger, self.receipt, path, write)
+        if self.ledger is None or self.receipt is None:
+            return self
+        model = describe()
+        artefact = _digest(model_bytes(header=model[0], arrays=model[1]))
+        if self.journal is not None and self.journal.result() is None:
+            self.journal.finish(*model)
+        self.ledger.release(self.receipt, artefact=artefact)
+        return dataclasses.replace(self, artefact=artefact)
+
+    def deliver(
+        self, path: str | os.PathLike[str], model: Before, *, overwrite: bool = False
+    ) -> None:
+        """Write the model whole; then forget the run.
+
+        What failed, for want of room or because the name is taken, can be tried again, and
+        the model may be written more than once.
+
+        Args:
+            path: Where the file goes.
+            model: Header and arrays.
+            overwrite: Whether another file that has the name already may be lost.
+
+        Raises:
+            InputError: The model was changed since the ledger noted its digest, or the name
+                is taken.
+        """
+        content = model_bytes(header=model[0], arrays=model[1])
+        if self.artefact and _digest(content) != self.artefact:
+            raise InputError(
+                "the model is not the one that the ledger marked as released: it was changed "
+                "after fit; undo the change, then save it"
+            )
+        if not _holds(path, content):
+            with _explained(path), write_atomically(path, overwrite=overwrite) as file:
+                file.write(content)
         if self.journal is not None:
             self.journal.remove()
 
@@ -113,6 +156,50 @@ def require_same(kept: Before | None, declared: Schema) -> None:
         )
 
 
+def alive(journal: Checkpoints | None) -> contextlib.AbstractContextManager[None]:
+    """A run that is kept is locked until the block ends.
+
+    Example:
+        >>> with alive(None):
+        ...     pass
+    """
+    return contextlib.nullcontext() if journal is None else journal.alive()
+
+
+@contextlib.contextmanager
+def withdrawn_on_failure(estimator: Any) -> Iterator[None]:
+    """Take back what a fit found, if it could not be handed out.
+
+    Example:
+        >>> class Estimator: pass
+        >>> estimator = Estimator()
+        >>> with contextlib.suppress(OSError), withdrawn_on_failure(estimator):
+        ...     estimator.density_ = 1.0
+        ...     raise OSError
+        >>> vars(estimator)
+        {}
+    """
+    try:
+        yield
+    except BaseException:
+        for name in [name for name in vars(estimator) if name.endswith("_")]:
+            delattr(estimator, name)
+        raise
+
+
+def _holds(path: str | os.PathLike[str], content: bytes) -> bool:
+    """Whether a file holds just this, from a start that was killed after it was written."""
+    try:
+        with open(path, "rb") as file:
+            return file.read() == content
+    except OSError:
+        return False
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 @contextlib.contextmanager
 def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
@@ -155,6 +242,9 @@ def charge(
     run = None if journal is None else journal.begin()
     if ledger is None:
         return Payment(journal=journal)
+    if journal is not None and (model := journal.result()) is not None:
+        # It is finished: what the run hands out is decided, and the ledger compares it.
+        return Payment(ledger, Receipt.from_dict(model[0]["receipt"]), journal)
     try:
         receipt = ledger.reserve(events, purpose=PURPOSE, run=run)
     except (BudgetError, InputError):

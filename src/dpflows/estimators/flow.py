@@ -71,6 +71,8 @@ class DPFlow(DensityEstimator):
         averaging: Decay of an average of the parameters to release, or ``None``.
         clipping: ``fixed`` or ``automatic``.
         clipping_norm: The most a row's gradient may weigh.
+        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
+            caveat of the guarantee.
         insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Guarantee:
@@ -111,6 +113,7 @@ class DPFlow(DensityEstimator):
         averaging: float | None = None,
         clipping: str = "fixed",
         clipping_norm: float = 1.0,
+        allow_large_delta: bool = False,
         insecure_test_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -137,10 +140,12 @@ class DPFlow(DensityEstimator):
         self.averaging = averaging
         self.clipping = clipping
         self.clipping_norm = clipping_norm
+        self.allow_large_delta = allow_large_delta
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self, rows: int, columns: int | None = None) -> Plan:
         """What ``fit`` would do with a table of this shape; reads no row."""
+        self._budget_for(rows)
         return self._way().plan(rows, self._declarations().count(columns))
 
     def fit(
@@ -160,8 +165,10 @@ class DPFlow(DensityEstimator):
             ledger: Where the plan is charged before the rows are used.
             callbacks: Progress and stop hooks.
             checkpoint: A file that keeps the run until ``save`` has written its model; one
-                file per run. A fit with the same settings goes on from it, at no further
-                cost, also after the last step.
+                file per run. A fit with the same settings and the same table goes on from
+                it, at no further cost, also after the last step. With a ledger the run is
+                over when ``fit`` returns: another start gives the same model again. While a
+                fit lives, another start of its run is refused at once.
         """
         return self._fit(X, ledger, checkpoint=checkpoint, callbacks=callbacks)
 
@@ -198,6 +205,10 @@ class DPFlow(DensityEstimator):
     def stamps(self) -> tuple[str, ...]:
         """What the settings alone will mark a fit with."""
         return (*self._way().stamps, *super().stamps())
+
+    def caveats(self, rows: int) -> tuple[str, ...]:
+        """What the certificate of a fit to so many rows must say besides its figures."""
+        return (*self._way().caveats, *super().caveats(rows))
 
     def _settings(self, **fixed: Any) -> Settings:
         """What the caller fixed about training, with some of it fixed otherwise."""

@@ -45,6 +45,8 @@ class DPGaussian(ReleasedEstimator):
         accountant: Who prices the releases.
         radius: The length to which longer rows are shortened, in standard deviations;
             ``None`` is ``2 sqrt(columns) + 2``.
+        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
+            caveat of the guarantee.
         insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Guarantee:
@@ -69,6 +71,7 @@ class DPGaussian(ReleasedEstimator):
         neighbours: str = "zero-out",
         accountant: str = "pld",
         radius: float | None = None,
+        allow_large_delta: bool = False,
         insecure_test_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -79,11 +82,12 @@ class DPGaussian(ReleasedEstimator):
         self.neighbours = neighbours
         self.accountant = accountant
         self.radius = radius
+        self.allow_large_delta = allow_large_delta
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self, rows: int, columns: int | None = None) -> ReleasePlan:
         """What ``fit`` would do with a table of this shape; reads no row."""
-        budget, told = self._budget(), self._declarations()
+        budget, told = self._budget_for(rows), self._declarations()
         columns = told.count(columns)
         radius = self._radius(columns)
         unit = Weights.best(radius=radius, columns=columns).sensitivity

@@ -82,6 +82,8 @@ class DPHistogram(ReleasedEstimator):
         neighbours: Which change of one person's data is hidden.
         accountant: Who prices the releases.
         bins: Bins along each column of a joint grid; ``None`` for ``bins_rule``.
+        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
+            caveat of the guarantee.
         insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Guarantee:
@@ -106,6 +108,7 @@ class DPHistogram(ReleasedEstimator):
         neighbours: str = "zero-out",
         accountant: str = "pld",
         bins: int | None = None,
+        allow_large_delta: bool = False,
         insecure_test_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -116,11 +119,12 @@ class DPHistogram(ReleasedEstimator):
         self.neighbours = neighbours
         self.accountant = accountant
         self.bins = bins
+        self.allow_large_delta = allow_large_delta
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self, rows: int, columns: int | None = None) -> ReleasePlan:
         """What ``fit`` would do with a table of this shape; reads no row."""
-        budget, told = self._budget(), self._declarations()
+        budget, told = self._budget_for(rows), self._declarations()
         columns = told.count(columns)
         noise, releases = affordable_noise(
             budget,

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.sparse import issparse
 
-from dpflows.errors import InputError
+from dpflows.errors import InputError, unquoted
 from dpflows.estimators.discovering import Discovery, gaps_of
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
@@ -99,6 +99,7 @@ class Declarations:
         places = range(columns) if self.bounds is None else ()
         return Discovery(self.discover, budget, tuple((i, False) for i in places)).events()
 
+    @unquoted
     def read(self, source: Any) -> Table:
         """Read a table and attach what is declared about it.
 
@@ -116,6 +117,7 @@ class Declarations:
             require_declared(table.schema)
         return table
 
+    @unquoted
     def take_in(
         self, table: Table, budget: Budget, entropy: Entropy, *, found: Schema | None = None
     ) -> Intake:
@@ -191,6 +193,7 @@ def as_source(X: Any) -> Any:
     return source
 
 
+@unquoted
 def rows_to_score(X: Any, schema: Schema, estimator: str) -> Table:
     """Rows to be asked about, read as those of the fit were.
 

@@ -65,6 +65,8 @@ class DPKernelDensity(ReleasedEstimator):
         accountant: Who prices the releases.
         bandwidth: The kernel's standard deviation as a share of the width of the bounds,
             from 1/256 to 1/4; ``None`` for ``bandwidth_rule``.
+        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
+            caveat of the guarantee.
         insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Guarantee:
@@ -89,6 +91,7 @@ class DPKernelDensity(ReleasedEstimator):
         neighbours: str = "zero-out",
         accountant: str = "pld",
         bandwidth: float | None = None,
+        allow_large_delta: bool = False,
         insecure_test_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -99,11 +102,12 @@ class DPKernelDensity(ReleasedEstimator):
         self.neighbours = neighbours
         self.accountant = accountant
         self.bandwidth = bandwidth
+        self.allow_large_delta = allow_large_delta
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self, rows: int, columns: int | None = None) -> ReleasePlan:
         """What ``fit`` would do with a table of this shape; reads no row."""
-        budget, told = self._budget(), self._declarations()
+        budget, told = self._budget_for(rows), self._declarations()
         columns = told.count(columns)
         _require_few(columns)
         noise, releases = affordable_noise(

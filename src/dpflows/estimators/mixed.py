@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpflows.errors import InputError
+from dpflows.errors import InputError, unquoted
 from dpflows.estimators.charging import Job, for_good, kept_schemas, require_same
 from dpflows.estimators.intake import stamps_of
 from dpflows.estimators.parameters import PARAMETER, parameter_arrays, with_parameters
@@ -125,8 +125,8 @@ class MixedWay(Way):
             order_of(encoding.schema),
         )
         flow.density_, flow.plan_ = density, plan
-        stamps = (*stamps_of(encoding.schema), *flow.stamps())
-        flow._adopt(plan.guarantee(stamps=stamps), encoding, job.table.form)
+        promise = flow._promised(plan, stamps_of(encoding.schema))
+        flow._adopt(promise, encoding, job.table.form)
 
     def describe(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The plan, the cells and the network's parameters."""
@@ -196,6 +196,7 @@ def _given(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
+@unquoted
 def _codes(table: Table, encoding: MixedEncoding, entropy: Entropy) -> np.ndarray:
     """The leaf of every cell, in the model's order of columns."""
     read = dataclasses.replace(table, schema=encoding.schema)

@@ -47,6 +47,8 @@ class DPGaussianMixture(ReleasedEstimator):
         composition: How ``faithful`` adds up: ``moments``, ``zcdp``, ``zcdp-slip``,
             ``advanced`` or ``linear``.
         law: The noise of ``faithful``, ``gaussian`` or ``laplace``.
+        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
+            caveat of the guarantee.
         insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Guarantee:
@@ -76,6 +78,7 @@ class DPGaussianMixture(ReleasedEstimator):
         radius: float | None = None,
         composition: str = "moments",
         law: str = "gaussian",
+        allow_large_delta: bool = False,
         insecure_test_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -90,11 +93,12 @@ class DPGaussianMixture(ReleasedEstimator):
         self.radius = radius
         self.composition = composition
         self.law = law
+        self.allow_large_delta = allow_large_delta
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self, rows: int, columns: int | None = None) -> ReleasePlan:
         """What ``fit`` would do with a table of this shape; reads no row."""
-        budget, told = self._budget(), self._declarations()
+        budget, told = self._budget_for(rows), self._declarations()
         columns = told.count(columns)
         before = told.events(budget, columns)
         planned = self._planned(rows, columns)

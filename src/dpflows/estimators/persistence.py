@@ -16,6 +16,7 @@ import numpy as np
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.files import read_model, write_model
+from dpflows.privacy.accounting.certifying import Misstated
 
 VERSION = metadata.version("dpflows")
 
@@ -41,10 +42,20 @@ _CAUSED = (
 )
 
 
-def save(estimator: DensityEstimator, path: str | os.PathLike[str]) -> None:
+def save(
+    estimator: DensityEstimator, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> None:
     """Write a fitted estimator, its guarantee included."""
+    header, arrays = file_content(estimator)
+    write_model(path, header=header, arrays=arrays, overwrite=overwrite)
+
+
+def file_content(
+    estimator: DensityEstimator,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays of an estimator's file."""
     header, arrays = described(estimator)
-    write_model(path, header={**header, "dpflows": VERSION}, arrays=arrays)
+    return {**header, "dpflows": VERSION}, arrays
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -77,6 +88,9 @@ def explained() -> Iterator[None]:
     try:
         with np.errstate(all="ignore"):
             yield
+    except Misstated as refusal:
+        # Its words are ours, and the reader must know that it is no damage.
+        raise InputError(str(refusal)) from None
     except _CAUSED:
         # An InputError too: what it quotes was not said by the caller but by the file.
         raise InputError(

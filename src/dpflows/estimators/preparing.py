@@ -44,6 +44,11 @@ ENOUGH_COMPONENTS = 8
 REFINED_SHARE = 0.4
 #: The learning rate of a flow that refines a mixture.
 REFINING_RATE = 1e-3
+PUBLIC_PRIOR = (
+    "the flow starts from a mixture that the curator declared to be fitted to public rows of other "
+    "people (prior_is_public). What that fit cost is not counted here; if it read the same people, "
+    "its cost must be added."
+)
 _MARK = "prior-"
 
 Rows = Float[np.ndarray, "rows columns"]
@@ -262,6 +267,12 @@ class Beginning:
             return (UNPAID_STAMP,)
         is_ours = isinstance(self.prior, DPGaussianMixture) and not self.is_public
         return self.prior.guarantee_.stamps if is_ours else ()  # type: ignore[union-attr]
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """That a given prior was called public, which no calculation can check."""
+        is_told = isinstance(self.prior, DPGaussianMixture) and self.is_public
+        return (PUBLIC_PRIOR,) if is_told else ()
 
     def _given(self, fitted: DPGaussianMixture) -> GivenPrior:
         check_is_fitted(fitted, "density_")

@@ -148,6 +148,11 @@ class SmoothWay(Way):
         formula = (PAPER_STAMP,) if self.flow.initialisation == PAPER_FORMULA else ()
         return (*formula, *self._beginning().stamps)
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What is taken on trust about a given prior."""
+        return self._beginning().caveats
+
     def _architecture(self) -> Architecture | None:
         chosen = self.flow.architecture
         if chosen is None or isinstance(chosen, Architecture):

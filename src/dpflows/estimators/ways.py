@@ -28,6 +28,11 @@ class Way(abc.ABC):
         """What the settings of this way void the promise with."""
         return ()
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What a certificate must say about the settings of this way."""
+        return ()
+
     @abc.abstractmethod
     def plan(self, rows: int, columns: int) -> Plan:
         """What a fit would do with a table of this shape; reads no row."""

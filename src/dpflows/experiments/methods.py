@@ -98,6 +98,7 @@ class Ours(OneByOne):
         """Built from public declarations alone."""
         bounds = (table.low, table.high)
         given = dict(self.settings_of_estimator) | dict(self.settings_for.get(dataset, {}))
+        given = {"allow_large_delta": True} | given
         return self.make(setting.epsilon, table.delta, bounds=bounds, **given)
 
 
@@ -178,6 +179,7 @@ class DPMoG(OneByOne):
             variant="faithful",
             composition={"ma": "moments", "zcdp": "zcdp-slip"}[setting.accountant],
             radius=1.0,
+            allow_large_delta=True,
         )
 
     def log_density(self, model: Any, rows: Rows) -> np.ndarray:
@@ -199,7 +201,7 @@ class PublicPrior(OneByOne):
         prior = DPGaussianMixture(
             math.inf, table.delta, bounds=box, components=COMPONENTS[dataset]
         ).fit(rows)
-        return DPFlow(setting.epsilon, table.delta, bounds=box, prior=prior)
+        return DPFlow(setting.epsilon, table.delta, bounds=box, prior=prior, allow_large_delta=True)
 
 
 def paper_box(table: RealTable, rows: Rows) -> tuple[Vector, Vector]:

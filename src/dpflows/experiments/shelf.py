@@ -56,7 +56,8 @@ class Desk:
             path.parent.mkdir(parents=True, exist_ok=True)
             with write_atomically(path.with_suffix(".json")) as file:
                 file.write(json.dumps({"seconds": round(seconds, 2)}).encode())
-            model.save(path)
+            # two runs that miss the same model may both fit it
+            model.save(path, overwrite=True)
 
     def _kept(self, dataset: str, method: str, fold: int, setting: Setting) -> Kept:
         path = self._path(dataset, method, fold, setting)

@@ -64,6 +64,52 @@ class Budget:
         return math.isfinite(self.epsilon)
 
 
+def require_small_delta(budget: Budget, rows: int, *, allowed: bool = False) -> None:
+    """Refuse a delta at which publishing a few whole rows would count as private.
+
+    Args:
+        budget: What may be spent; an unlimited one promises nothing and is not checked.
+        rows: Public number of rows.
+        allowed: Whether the curator accepts it; ``large_delta_caveats`` then says so.
+
+    Guarantee:
+        Unless it is allowed, delta is below one over the number of rows. A mechanism that
+        publishes one row, drawn at random, needs no more than that and protects nobody in it.
+
+    Example:
+        >>> require_small_delta(Budget(1.0, 0.2), 50)
+        Traceback (most recent call last):
+        dpflows.errors.InputError: delta must be below 1 / rows = 0.02, got 0.2; give a smaller ...
+    """
+    if allowed or not _is_large(budget, rows):
+        return
+    raise InputError(
+        f"delta must be below 1 / rows = {1 / rows:.4g}, got {budget.delta:g}; give a smaller "
+        f"delta, for example {1 / (10 * rows):.2g}, or accept it with allow_large_delta=True "
+        "(--allow-large-delta), which the certificate states"
+    )
+
+
+def large_delta_caveats(budget: Budget, rows: int) -> tuple[str, ...]:
+    """What a certificate must say about a delta that was allowed to be large.
+
+    Example:
+        >>> large_delta_caveats(Budget(1.0, 1e-6), 50)
+        ()
+    """
+    if not _is_large(budget, rows):
+        return ()
+    return (
+        f"delta {budget.delta:.3g} is not below one over the number of rows ({rows:,}), and the "
+        "curator accepted it. Publishing the whole row of a randomly drawn person would satisfy "
+        "such a delta: the guarantee does not exclude it.",
+    )
+
+
+def _is_large(budget: Budget, rows: int) -> bool:
+    return bool(budget.is_private and rows > 0 and budget.delta >= 1 / rows)
+
+
 @dataclasses.dataclass(frozen=True)
 class Guarantee:
     """What a release costs the people in the table.
@@ -74,6 +120,8 @@ class Guarantee:
         replace_one_epsilon: The cost if a row may become any other row, if known.
         versions: The libraries that computed it.
         stamps: What must be written on everything made by this release.
+        caveats: Sentences that the reader of the certificate must know, such as a delta that
+            was allowed to be large. Unlike a stamp, a caveat does not void the guarantee.
 
     Guarantee:
         Holds for the stated events only. With a stamp, or with ``kind`` other than
@@ -94,6 +142,7 @@ class Guarantee:
     replace_one_epsilon: float | None
     versions: dict[str, str]
     stamps: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     @property
     def is_private(self) -> bool:
@@ -119,6 +168,7 @@ class Guarantee:
             "events": [event.to_dict() for event in self.events],
             "versions": dict(self.versions),
             "stamps": list(self.stamps),
+            "caveats": list(self.caveats),
         }
 
     @classmethod
@@ -126,7 +176,14 @@ class Guarantee:
         """Read back what ``to_dict`` wrote; anything else is refused."""
         try:
             return cls._read(dict(description))
-        except (TypeError, KeyError, AttributeError, ValueError) as problem:
+        except (
+            TypeError,
+            KeyError,
+            AttributeError,
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ) as problem:
             reason = " ".join(str(problem).split())
             raise InputError(f"guarantee description cannot be read: {reason}") from problem
 
@@ -141,15 +198,16 @@ class Guarantee:
         fields["versions"] = {
             str(name): str(version) for name, version in fields["versions"].items()
         }
-        fields["stamps"] = tuple(str(stamp) for stamp in fields.get("stamps", ()))
+        for name in ("stamps", "caveats"):
+            fields[name] = tuple(str(words) for words in fields.get(name, ()))
         return cls(**fields)
 
 
 def _read_epsilon(value: Any, missing: float | None) -> Any:
     if value is None:
         return missing
-    if not float(value) >= 0:
-        raise InputError("epsilon must not be negative")
+    if type(value) not in (int, float) or not value >= 0:
+        raise InputError("epsilon must be a number and not negative")
     return float(value)
 
 

@@ -33,10 +33,14 @@ class Spending(abc.ABC):
         """Whether any privacy is asked for."""
         return self.budget.is_private
 
-    def guarantee(self, *, stamps: Sequence[str] = ()) -> Guarantee:
+    def guarantee(self, *, stamps: Sequence[str] = (), caveats: Sequence[str] = ()) -> Guarantee:
         """What carrying out the plan promises."""
         return guarantee_for(
-            self.events, budget=self.budget, accountant=self.accountant, stamps=stamps
+            self.events,
+            budget=self.budget,
+            accountant=self.accountant,
+            stamps=stamps,
+            caveats=caveats,
         )
 
     def shares(self) -> dict[str, float]:

@@ -3,7 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
-from dpflows.privacy.events import Neighbours
+from dpflows.display import displayable
+from dpflows.privacy.events import Neighbours, SampledGaussianEvent
 
 if TYPE_CHECKING:
     from dpflows.privacy.guarantee import Guarantee
@@ -18,38 +19,61 @@ _COVERAGE = (
     "Against whom: anyone who sees the released model and everything made from it, whatever else "
     "they know, even every other row.\n"
     "What it does not cover: the declared schema, bounds and category names (and, unless rows may "
-    "be added, their number), which are taken as public; a person who contributes several rows, "
-    "unless a privacy unit was declared; facts about groups that a model without this person "
-    "would show as well; "
+    "be added, their number), which are taken as public; a person with more than one row, because "
+    "one row per person is assumed; the fact that a table was refused or a fit failed, which may "
+    "depend on the rows; facts about groups that a model without this person would show as well; "
     "other releases from the same rows, whose costs add up; and whoever holds the original "
-    "table, logs or machine. The analysis assumes exact arithmetic and sound system randomness."
+    "table, logs or machine."
+)
+# What the proof assumes of the machine's numbers.
+_ARITHMETIC = (
+    "Noise is proven in finite precision: it is sampled exactly, or rounded to a public lattice "
+    "from normals whose distance from true ones is part of delta. The proof assumes a sound "
+    "system generator and cipher (ChaCha20), and elementary functions right to a few last places."
+)
+_OLD_ARITHMETIC = (
+    "The noise of gradient steps was drawn in single precision by version 0.1: the analysis "
+    "assumes exact arithmetic, which low bits of the parameters may contradict. Fit the model "
+    "again."
 )
 
 
 def privacy_statement(guarantee: "Guarantee") -> str:
     """The guarantee in plain words; its first line is the stamp if there is one."""
     if guarantee.stamps:
-        return "\n".join(guarantee.stamps) + "\n" + _void(guarantee)
+        return "\n".join(map(displayable, guarantee.stamps)) + "\n" + _void(guarantee)
     if guarantee.kind == "none" or not math.isfinite(guarantee.epsilon):
         return "NOT PRIVATE: no noise protects the people in the table\n" + _void(guarantee)
-    return "\n".join([_headline(guarantee), _meaning(guarantee), *_footnotes(guarantee), _COVERAGE])
+    scope = f"{_COVERAGE} {_arithmetic(guarantee)}"
+    return "\n".join([_headline(guarantee), _meaning(guarantee), *_footnotes(guarantee), scope])
+
+
+def _arithmetic(guarantee: "Guarantee") -> str:
+    is_old = guarantee.versions.get("dpflows", "").startswith("0.1.")
+    has_steps = any(isinstance(event, SampledGaussianEvent) for event in guarantee.events)
+    return _OLD_ARITHMETIC if is_old and has_steps else _ARITHMETIC
 
 
 def _headline(guarantee: "Guarantee") -> str:
     lead = f"({_rounded_up(guarantee.epsilon)}, {guarantee.delta:.3g})-differential privacy"
-    return f"{lead}, neighbours: {guarantee.neighbours}, accountant: {guarantee.accountant}."
+    return f"{lead}, neighbours: {guarantee.neighbours}, accountant: {_named(guarantee)}."
+
+
+def _named(guarantee: "Guarantee") -> str:
+    return displayable(guarantee.accountant)
 
 
 def _meaning(guarantee: "Guarantee") -> str:
     return (
-        f"Who is protected: every person who contributed one row. {_odds(guarantee)} when that "
-        f"row {_RELATIONS[guarantee.neighbours]}, up to a failure of chance {guarantee.delta:.3g}."
+        f"Who is protected: every person who contributed one row. When that row "
+        f"{_RELATIONS[guarantee.neighbours]}, {_odds(guarantee)}."
     )
 
 
 def _odds(guarantee: "Guarantee") -> str:
-    factor = _rounded_up(math.exp(min(guarantee.epsilon, 700)))
-    return f"The chance of anything that can be observed changes by a factor of at most {factor}"
+    factor = f"e^epsilon = {_rounded_up(math.exp(min(guarantee.epsilon, 700)))}"
+    up_to = f"up to delta = {guarantee.delta:.3g}"
+    return f"the probability of any outcome changes by at most a factor {factor}, {up_to}"
 
 
 def _rounded_up(value: float) -> str:
@@ -68,7 +92,7 @@ def _footnotes(guarantee: "Guarantee") -> list[str]:
         notes.append("This is an ESTIMATE that may understate the cost; it is not a guarantee.")
     if guarantee.neighbours != "replace-one":
         notes.append(_replace_one(guarantee.replace_one_epsilon, guarantee.delta))
-    return notes
+    return notes + [f"Caveat: {displayable(caveat)}" for caveat in guarantee.caveats]
 
 
 def _replace_one(epsilon: float | None, delta: float) -> str:

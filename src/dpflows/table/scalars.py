@@ -152,6 +152,9 @@ def _sorted_object(value: Any) -> tuple[str, Any]:
         return TRUTH, bool(value)
     if isinstance(value, int | float | np.integer | np.floating | decimal.Decimal):
         return _sorted_number(value)
+    if isinstance(value, complex | np.complexfloating) and value.imag == 0:
+        # one complex cell makes a whole column of a frame complex
+        return _sorted_number(value.real)
     if isinstance(value, datetime.date | np.datetime64):
         return _sorted_moment(value)
     # pandas has an object of its own for what is missing

@@ -27,6 +27,10 @@ from dpflows.table.text_format import USUAL_DELIMITERS, TextFormat
 _CHUNK_BYTES = 2**24
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _EMPTY = "file is empty; expected a header line and rows"
+_BYTE_ORDERS = {
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+}
 _HEADER = "first line of the file cannot be split into names; check its quotes and encoding"
 
 
@@ -41,8 +45,7 @@ def read_text(path: Path, schema: Schema | None, header: bool | None, text: Text
 
     Guarantee:
         What a row's cells are depends on the bytes of its own line and on what is declared.
-        Only empty lines at the very end are no rows; in a file of one column, where an empty
-        line is a row with an empty cell, not even those.
+        Every line after the header is a row, also an empty one; the last line end is not one.
     """
     has_header = text.header if header is None else header
     if not has_header and schema is None:
@@ -94,6 +97,7 @@ def _check_chunk(content: bytearray, chunk: bytes, text: TextFormat) -> None:
 def decoded(content: bytes, text: TextFormat) -> tuple[bytes, dict[int, str]]:
     """The file in UTF-8 without a mark at its start, and where lines begin that are not text."""
     if text.is_decoded_whole:
+        _require_byte_order(content, text.encoding)
         with explained(f"file is not {text.encoding}; declare its encoding in [text]"):
             return content.decode(text.encoding).lstrip("\ufeff").encode("utf-8"), {}
     if text.encoding == "utf-8":
@@ -107,13 +111,21 @@ def decoded(content: bytes, text: TextFormat) -> tuple[bytes, dict[int, str]]:
     return content if text.encoding == "utf-8" else whole.encode("utf-8"), {}
 
 
+def _require_byte_order(content: bytes, encoding: str) -> None:
+    """Refuse to guess the order of bytes: the first row could turn that of the whole file."""
+    if encoding in _BYTE_ORDERS and not content.startswith(_BYTE_ORDERS[encoding]):
+        raise InputError(
+            f"file is declared as {encoding} and does not begin with a byte order mark; declare "
+            f"{encoding}-le or {encoding}-be in [text]"
+        )
+
+
 def _decoded_by_line(content: bytes, encoding: str) -> tuple[bytes, dict[int, str]]:
     lines, defects, at = [], {}, 0
     for line in content.split(b"\n"):
         try:
             kept = line.decode(encoding).encode("utf-8")
         except UnicodeDecodeError:
-            # not nothing, because empty lines at the end are no rows
             kept = b"?"
             defects[at] = "encoding"
         lines.append(kept)
@@ -138,10 +150,9 @@ def _with_header(
         raise InputError(_HEADER)
     names = split(line, delimiter, text)
     names = _header_names(names, line, schema, delimiter, text, is_certain=header is True)
-    body = _ended(content, start, len(names))
-    if len(body) <= start:
+    if len(content) <= start:
         raise InputError("file has a header line but no rows")
-    return names, Records(body, start, text, delimiter, _kept(defects, body))
+    return names, Records(content, start, text, delimiter, defects)
 
 
 def _without_header(
@@ -153,12 +164,11 @@ def _without_header(
 ) -> tuple[tuple[str, ...], Records]:
     delimiter = text.delimiter_of(path)
     names = () if schema is None else schema.names
-    body = _ended(content, 0, len(names))
-    if not body.strip() and not defects:
+    if not content.strip() and not defects:
         raise InputError(_EMPTY)
     if not text.makes_missing:
-        _check_count(body, defects, delimiter, text, len(names))
-    return names, Records(body, 0, text, delimiter, _kept(defects, body))
+        _check_count(content, defects, delimiter, text, len(names))
+    return names, Records(content, 0, text, delimiter, defects)
 
 
 def _check_count(
@@ -173,18 +183,6 @@ def _check_count(
             f"{json.dumps(delimiter)}, but the schema declares {declared}; declare every column "
             "in order, and the delimiter in [text] (--delimiter)"
         )
-
-
-def _ended(content: bytes, start: int, columns: int) -> bytes:
-    """The content without empty lines at its end, unless they are rows of one empty cell."""
-    if columns == 1:
-        return content
-    rows = content[start:].rstrip(b"\r\n")
-    return content[:start] + rows + b"\n" if rows else content[:start]
-
-
-def _kept(defects: dict[int, str], body: bytes) -> dict[int, str]:
-    return {at: name for at, name in defects.items() if at < len(body)}
 
 
 def first_record(content: bytes, begin: int, text: TextFormat, delimiter: str) -> tuple[str, int]:

@@ -2,15 +2,18 @@
 
 Guarantee:
     A checkpoint holds noisy parameters, optimizer moments, a step number, what was
-    released before the first step and the run's id: no rows, no keys. A resumed run makes
-    only the steps its plan has not yet made, each with fresh noise, so the plan's events
+    released before the first step, the run's id and a tag of its table (see
+    ``fingerprints``): no rows, no keys. A resumed run makes only the steps its plan has not
+    yet made, each with fresh noise, on the very table it began with, so the plan's events
     still cover all that is ever released. Steps lost in a crash were seen by nobody: what
     a run hands out is in the file before it is handed out. The id is on disk before the
-    run is charged, so that a second start finds it and is not charged again.
+    run is charged, so that a second start finds it and is not charged again. A run is
+    locked while it lives: of two starts at the same time one goes on, the other is refused.
 """
 
 import contextlib
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -27,11 +30,14 @@ import numpy as np
 
 from dpflows.errors import BudgetError, InputError
 from dpflows.files import read_model, write_model
+from dpflows.locking import NamedLock, require_one_name
+from dpflows.table.reading import Table
+from dpflows.training.fingerprints import forget_key, key_path, make_key, read_key, table_tag
 from dpflows.training.loop import State
 from dpflows.training.plan import Plan
 
 _KIND = "checkpoint"
-_BEFORE = "before-"
+_BEFORE, _RESULT = "before-", "result-"
 #: What is kept of a run that cannot go on.
 FAILED = "failed"
 _RUN = re.compile(r"[0-9a-f]{32}")
@@ -45,30 +51,111 @@ class Checkpoints:
     """Where a run's state is kept, and how often.
 
     Args:
-        path: The file; it is replaced whole or not at all.
+        path: The file; it is replaced whole or not at all. Links to it are resolved.
         plan: Only a run of this very plan may go on from the file.
         ledger: The identity of the ledger that the run is charged to, if there is one;
             a run goes on with the ledger it began with.
         seconds: The least time between two writes.
+        table: The rows that the run is about; another table is refused. ``None`` leaves
+            the run without a table, for callers that have none.
     """
 
     path: Path
     plan: Plan
     ledger: str | None = None
     seconds: float = 30.0
+    table: Table | None = None
     _written: float = field(default=-np.inf, init=False)
     _before: Before | None = field(default=None, init=False)
     _run: str = field(default="", init=False)
     _is_new: bool = field(default=False, init=False)
+    _tag: str | None = field(default=None, init=False)
+    _result: Before | None = field(default=None, init=False)
+    _lock: NamedLock = field(init=False)
+
+    def __post_init__(self) -> None:
+        # By whatever name a run is reached, it has one lock and one file.
+        self.path = Path(os.path.realpath(self.path))
+        self._lock = NamedLock(self.path)
+
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """Keep every other start of this run out until the block ends.
+
+        Raises:
+            InputError: The run is being continued elsewhere, or it cannot be locked.
+        """
+        is_inner = self._lock.is_held
+        self._take()
+        try:
+            yield
+        finally:
+            if not is_inner:
+                # Nobody needs two copies of a model in memory.
+                self._before, self._result = None, None
+                self._lock.let_go()
+
+    def _take(self) -> None:
+        if self._lock.is_held:
+            return
+        if not self._lock.take():
+            raise InputError(
+                f"the run kept in {os.fspath(self.path)!r} is being continued by another process "
+                f"({self._lock.holder()}): wait for it or give another path"
+            )
+        # Whoever had the lock before may have changed the file.
+        self._run, self._before, self._result, self._is_new = "", None, None, False
 
     def begin(self) -> str:
-        """The run's id: the file's, or a new one that is on disk when this returns."""
+        """The run's id: the file's, or a new one that is on disk when this returns.
+
+        From here on the run is locked: until the block of ``alive`` ends, else for as long
+        as this object lives.
+        """
+        self._take()
+        if self._run:
+            return self._run
         if self.path.exists():
-            self._run = self._read()[0]["run"]
+            self._go_on()
         else:
-            self._run, self._is_new = secrets.token_hex(16), True
-            self._write(None)
+            self._start()
+        # The rows are not kept with the run, which may outlive their use.
+        self.table = None
         return self._run
+
+    def _start(self) -> None:
+        if self.table is None and self._tag is not None:
+            raise InputError("the run is over; fit again to start a new one")
+        self._run, self._is_new = secrets.token_hex(16), True
+        self._tag = None if self.table is None else table_tag(make_key(self._run), self.table)
+        self._write(None)
+
+    def _go_on(self) -> None:
+        require_one_name(self.path.stat(), self.path, "a kept run")
+        header, arrays = self._read()
+        self._require_table(header)
+        self._run, self._tag = header["run"], header["table"]
+        if header["result"] is not None:
+            self._result = header["result"], _under(_RESULT, arrays)
+
+    def _require_table(self, header: dict[str, Any]) -> None:
+        """Refuse to go on with other rows than those the run began with."""
+        if self.table is None or header["table"] is None:
+            if self.table is None and header["table"] == self._tag:
+                return
+            raise _misfit()
+        key = read_key(header["run"])
+        if key is None:
+            raise InputError(
+                f"the key that tells which table the run in {os.fspath(self.path)!r} belongs to is "
+                f"not here: bring {os.fspath(key_path(header['run']))!r} along from where the run "
+                "began, or remove the checkpoint and start a new run, which is charged anew"
+            )
+        if not hmac.compare_digest(table_tag(key, self.table), str(header["table"])):
+            raise InputError(
+                f"the checkpoint {os.fspath(self.path)!r} belongs to another table: give the rows "
+                "it began with, or remove it and start a new run, which is charged anew"
+            )
 
     def abandon(self) -> None:
         """Forget a run that began here and was not allowed to go on."""
@@ -79,6 +166,15 @@ class Checkpoints:
         """The id of a run that was begun earlier; None if there is no file."""
         return self._read()[0]["run"] if self.path.exists() else None
 
+    def result(self) -> Before | None:
+        """What the run handed out, or was about to; None if it is not finished."""
+        return self._result
+
+    def finish(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Write what the run is about to hand out; from now on it hands out nothing else."""
+        self._result = header, arrays
+        self._write(None)
+
     def before(self) -> Before | None:
         """What an earlier start of this run released before training; None if nothing."""
         if not self.path.exists():
@@ -88,8 +184,7 @@ class Checkpoints:
             return None
         if FAILED in header["before"]:
             raise BudgetError(str(header["before"][FAILED]))
-        kept = {name.removeprefix(_BEFORE): a for name, a in arrays.items() if _BEFORE in name}
-        self._before = header["before"], kept
+        self._before = header["before"], _under(_BEFORE, arrays)
         return self._before
 
     @contextlib.contextmanager
@@ -134,24 +229,41 @@ class Checkpoints:
         return jax.tree.unflatten(tree, [_like(leaf, arrays, i) for i, leaf in enumerate(leaves)])
 
     def remove(self) -> None:
-        """Forget the run, once its result is safe; another run's file is left alone."""
-        with contextlib.suppress(InputError):
-            if self.known_run() == self._run:
-                self.path.unlink(missing_ok=True)
+        """Forget the run, once its result is safe; another run's file is left alone.
+
+        So is a run that another process goes on with just now: it removes it itself.
+        """
+        is_ours = self._lock.is_held
+        if not is_ours and not self._lock.take():
+            return
+        try:
+            with contextlib.suppress(InputError):
+                if self.known_run() == self._run:
+                    self.path.unlink(missing_ok=True)
+                    forget_key(self._run)
+        finally:
+            if not is_ours:
+                self._lock.let_go()
 
     def _write(self, state: State | None) -> None:
         leaves = {f"leaf-{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
-        header, arrays = (None, {}) if self._before is None else self._before
-        beside = {_BEFORE + name: array for name, array in arrays.items()}
+        before, result = ((None, {}) if kept is None else kept for kept in self._kept())
+        beside = {_BEFORE + name: array for name, array in before[1].items()}
+        final = {_RESULT + name: array for name, array in result[1].items()}
         marks = {
             "kind": _KIND,
             "plan": self._digest(),
             "run": self._run,
             "ledger": self.ledger,
-            "before": header,
+            "table": self._tag,
+            "before": before[0],
+            "result": result[0],
             "has_state": state is not None,
         }
-        write_model(self.path, header=marks, arrays=leaves | beside)
+        write_model(self.path, header=marks, arrays=leaves | beside | final)
+
+    def _kept(self) -> tuple[Before | None, Before | None]:
+        return self._before, self._result
 
     def _read(self) -> Before:
         header, arrays = read_model(self.path)
@@ -165,6 +277,12 @@ class Checkpoints:
                 f"the checkpoint {os.fspath(self.path)} belongs to a run with "
                 f"{'another' if header.get('ledger') else 'no'} ledger: give the one that it "
                 "began with, or remove it and start again"
+            )
+        if not {"table", "result"} <= header.keys():
+            raise InputError(
+                f"the checkpoint {os.fspath(self.path)} was made by an older dpflows, which did "
+                "not note its table: finish it there, or remove it and start a new run, which is "
+                "charged anew"
             )
         if not {"run", "before", "has_state"} <= header.keys() or not _is_run(header["run"]):
             raise _misfit()
@@ -181,6 +299,10 @@ def _like(leaf: jax.Array, arrays: dict[str, np.ndarray], index: int) -> jax.Arr
     if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
         raise _misfit()
     return jnp.asarray(found)
+
+
+def _under(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
 
 def _is_run(value: Any) -> bool:

@@ -18,11 +18,11 @@ from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.clipping import by_taps, choose_clipper
 from dpflows.training.loop import (
     Callbacks,
-    Gradient,
     Loop,
+    PlainGradient,
     plain_gradient,
-    private_gradient,
 )
+from dpflows.training.noise import PrivateGradient, private_gradient
 from dpflows.training.plan import Plan
 from dpflows.training.taps import Blueprint, Parameters, take_apart
 
@@ -75,7 +75,7 @@ def fit_model(
 
 def _gradient(
     plan: Plan, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
-) -> Gradient:
+) -> PlainGradient | PrivateGradient:
     loss = negative_log_likelihood
     if not plan.is_private:
         return plain_gradient(loss, blueprint)
@@ -86,6 +86,7 @@ def _gradient(
     return private_gradient(
         clipper,
         blueprint,
+        parameters,
         noise_multiplier=plan.noise_multiplier,
         batch_size=plan.batches.batch_size,
     )

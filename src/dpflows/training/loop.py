@@ -1,7 +1,10 @@
-"""The loop: a pure step, compiled once, run in chunks.
+"""The loop: steps that are compiled once and run in chunks.
+
+A step without privacy is one compiled program. A private step is two, with the noise
+between them: noise is drawn by the processor's own program, in double precision.
 
 Guarantee:
-    A private run touches the rows only through ``noisy(clipped sum)``, once per
+    A private run touches the rows only through ``PrivateGradient.release``, once per
     step, with the batches and noise of its plan, and never makes more steps than
     the plan's events pay for. Losses are not computed. Whether a run ends early or
     fails depends on noisy parameters and public callbacks alone.
@@ -17,13 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from dpflows.errors import TrainingError
+from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy, Stream
 from dpflows.training.batches import Batches
-from dpflows.training.clipping import Clipper, Loss
-from dpflows.training.noise import noisy
+from dpflows.training.clipping import Loss
+from dpflows.training.noise import PrivateGradient
 from dpflows.training.optimizers import Optimizer
 from dpflows.training.taps import Blueprint, Parameters
 
@@ -31,8 +35,8 @@ from dpflows.training.taps import Blueprint, Parameters
 CHUNK = 25
 
 
-#: Parameters, rows, which of them belong to the batch, a key -> their average gradient.
-Gradient = Callable[[Parameters, Array, Array, PRNGKeyArray], Parameters]
+#: Parameters, rows, which of them belong to the batch -> their average gradient. NOT PRIVATE.
+PlainGradient = Callable[[Parameters, Array, Array], Parameters]
 
 
 class State(NamedTuple):
@@ -65,22 +69,7 @@ class Callbacks:
     on_state: Callable[[State], None] | None = None
 
 
-def private_gradient(
-    clipper: Clipper, blueprint: Blueprint, *, noise_multiplier: float, batch_size: int
-) -> Gradient:
-    """Clipped sum plus noise, divided by the public batch size."""
-
-    def gradient(
-        parameters: Parameters, rows: Array, present: Array, key: PRNGKeyArray
-    ) -> Parameters:
-        total = clipper(parameters, rows, present)
-        released = noisy(total, blueprint, noise_multiplier=noise_multiplier, key=key)
-        return jax.tree.map(lambda leaf: leaf / batch_size, released)
-
-    return gradient
-
-
-def plain_gradient(loss: Loss, blueprint: Blueprint) -> Gradient:
+def plain_gradient(loss: Loss, blueprint: Blueprint) -> PlainGradient:
     """The ordinary mean gradient. NOT PRIVATE."""
 
     def mean_loss(parameters: Parameters, rows: Array, present: Array) -> Array:
@@ -88,19 +77,14 @@ def plain_gradient(loss: Loss, blueprint: Blueprint) -> Gradient:
         losses = jax.vmap(lambda row: loss(model, row))(rows)
         return jnp.sum(jnp.where(present, losses, 0.0)) / jnp.maximum(jnp.sum(present), 1)
 
-    def gradient(
-        parameters: Parameters, rows: Array, present: Array, key: PRNGKeyArray
-    ) -> Parameters:
-        return jax.grad(mean_loss)(parameters, rows, present)
-
-    return gradient
+    return jax.grad(mean_loss)
 
 
 @dataclass(frozen=True)
 class Loop:
     """Everything about a run but its rows and its randomness."""
 
-    gradient: Gradient
+    gradient: PlainGradient | PrivateGradient
     batches: Batches
     optimizer: Optimizer
     steps: int
@@ -122,12 +106,12 @@ class Loop:
     ) -> State:
         """Go on from ``state`` to the last step, or to where a callback stops it."""
         callbacks = callbacks or Callbacks()
-        chunk = self.compiled_chunk()
+        advance = self.advance(entropy)
         began = time.monotonic()
         while (step := int(state.step)) < self.steps:
             if callbacks.should_stop and callbacks.should_stop(self._progress(step, began)):
                 break
-            state = chunk(state, rows, *self.chunk_inputs(entropy, step))
+            state = advance(state, rows, step)
             _require_finite(state)
             if callbacks.on_state:
                 callbacks.on_state(state)
@@ -142,22 +126,35 @@ class Loop:
         """The parameters a finished run gives out."""
         return state.parameters if self.optimizer.averaging is None else state.average
 
-    def compiled_chunk(self) -> Callable[..., State]:
-        """A function of (state, rows, count, sizes, batch keys, noise keys)."""
-        return _compiled(self)
+    def advance(self, entropy: Entropy) -> Callable[[State, Array, int], State]:
+        """A function of (state, rows, step) that makes the chunk of steps beginning there."""
+        if isinstance(self.gradient, PrivateGradient):
+            return self._private_chunks(self.gradient, entropy)
+        chunk = _compiled_chunk(self, self.gradient)
+        return lambda state, rows, step: chunk(state, rows, *self.chunk_inputs(entropy, step))
 
-    def step(
-        self,
-        state: State,
-        rows: Array,
-        size: Array,
-        batch_key: PRNGKeyArray,
-        noise_key: PRNGKeyArray,
-    ) -> State:
-        """One step: draw a batch, take its gradient, update."""
-        batch = rows[self.batches.draw(batch_key)]
-        present = jnp.arange(self.batches.slots) < size
-        gradient = self.gradient(state.parameters, batch, present, noise_key)
+    def _private_chunks(
+        self, gradient: PrivateGradient, entropy: Entropy
+    ) -> Callable[[State, Array, int], State]:
+        sums, update = _compiled_halves(self, gradient)
+        noise = RoundedGaussian(entropy)
+
+        def advance(state: State, rows: Array, step: int) -> State:
+            count, sizes, keys = self.chunk_inputs(entropy, step)
+            for i in range(count):
+                total = sums(state.parameters, rows, sizes[i], keys[i])
+                state = update(state, gradient.release(total, noise, step=step + i))
+            return state
+
+        return advance
+
+    def batch(self, rows: Array, size: Array, key: Array) -> tuple[Array, Array]:
+        """The rows of a batch, and which of its slots are filled."""
+        drawn = rows[self.batches.draw(jax.random.wrap_key_data(key))]
+        return drawn, jnp.arange(self.batches.slots) < size
+
+    def update(self, state: State, gradient: Parameters) -> State:
+        """One step along a gradient that may be seen."""
         update = self.optimizer.transformation(steps=self.steps)
         change, inner = update.update(gradient, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, change)
@@ -169,29 +166,41 @@ class Loop:
             return average
         return optax.incremental_update(parameters, average, 1 - decay)
 
-    def chunk_inputs(self, entropy: Entropy, step: int) -> tuple[np.ndarray, ...]:
-        """Fresh randomness for the chunk that begins at ``step``."""
+    def chunk_inputs(self, entropy: Entropy, step: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Fresh randomness for the batches of the chunk that begins at ``step``."""
         count = min(CHUNK, self.steps - step)
         sizes = np.zeros(CHUNK, np.int32)
         sizes[:count] = self.batches.sizes(entropy, step=step, count=count)
-        keys = (_keys(entropy, stream, step, count) for stream in ("batch-rows", "noise"))
-        return np.asarray(count), sizes, *keys
+        return count, sizes, _keys(entropy, "batch-rows", step, count)
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled(loop: Loop) -> Callable[..., State]:
-    """The chunk of a loop, compiled once however often the loop is run."""
+def _compiled_chunk(loop: Loop, gradient: PlainGradient) -> Callable[..., State]:
+    """The chunk of a loop without privacy, compiled once however often the loop is run."""
 
-    def chunk(
-        state: State, rows: Array, count: Array, sizes: Array, batches: Array, noise: Array
-    ) -> State:
+    def chunk(state: State, rows: Array, count: Array, sizes: Array, keys: Array) -> State:
         def body(i: Array, state: State) -> State:
-            keys = (jax.random.wrap_key_data(words[i]) for words in (batches, noise))
-            return loop.step(state, rows, sizes[i], *keys)
+            batch = loop.batch(rows, sizes[i], keys[i])
+            return loop.update(state, gradient(state.parameters, *batch))
 
         return jax.lax.fori_loop(0, count, body, state)
 
     return jax.jit(chunk, donate_argnums=0)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled_halves(
+    loop: Loop, gradient: PrivateGradient
+) -> tuple[Callable[..., Array], Callable[..., State]]:
+    """The two programs of a private step: up to the sum, and from the noisy gradient on."""
+
+    def sums(parameters: Parameters, rows: Array, size: Array, key: Array) -> Array:
+        return gradient.sums(parameters, *loop.batch(rows, size, key))
+
+    def update(state: State, released: Array) -> State:
+        return loop.update(state, gradient.gradient(released, state.parameters))
+
+    return jax.jit(sums), jax.jit(update, donate_argnums=0)
 
 
 def _keys(entropy: Entropy, stream: Stream, step: int, count: int) -> np.ndarray:

@@ -1,58 +1,115 @@
-"""Gaussian noise on every trained coordinate, and on no other.
+"""The noisy gradient of a step: a clipped sum, exact noise, a public divisor.
 
 Guarantee:
-    Each unmasked coordinate of the sum receives an independent normal of standard
-    deviation ``noise_multiplier * sensitivity``. Masked weights do not exist as
-    parameters: they are zero before and after. The analysis is in real arithmetic;
-    float32 normals take about 2^23 values (see the pitfall page on floating point).
+    Each trained coordinate of the sum receives independent Gaussian noise of standard
+    deviation ``noise_multiplier`` times the clipping norm, and is rounded to a public lattice,
+    by ``RoundedGaussian``: what is released is distributed as if it had been computed with
+    real numbers. Masked weights do not exist as parameters: they are zero before and after.
 """
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, Float64, Int
 
-from dpflows.training.clipping import ClippedSum
+from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from dpflows.training.clipping import Clipper
 from dpflows.training.taps import Blueprint, DenseParameters, Parameters
 
 
-def noisy(
-    total: ClippedSum, blueprint: Blueprint, *, noise_multiplier: float, key: PRNGKeyArray
-) -> Parameters:
-    """The sum plus noise scaled to its sensitivity."""
-    scale = noise_multiplier * total.sensitivity
-    noise = standard_noise(total.gradient, blueprint, key=key)
-    return jax.tree.map(lambda g, z: g + jnp.asarray(scale, g.dtype) * z, total.gradient, noise)
+@final
+@dataclass(frozen=True, eq=False)
+class PrivateGradient:
+    """The gradient of DP-SGD, in two parts that a compiled program computes, and noise between.
+
+    Attributes:
+        clipper: Bounds each row and adds them up.
+        trained: The places of the vector that no mask hides.
+        noise_multiplier: The noise's standard deviation over the clipping norm.
+        batch_size: The public number that the sum is divided by.
+    """
+
+    clipper: Clipper
+    trained: Int[np.ndarray, " trained"]
+    noise_multiplier: float
+    batch_size: int
+
+    @property
+    def scale(self) -> float:
+        """The standard deviation of the noise on every coordinate of the sum."""
+        return self.noise_multiplier * self.clipper.sensitivity
+
+    def sums(
+        self, parameters: Parameters, rows: Float[Array, "batch columns"], present: Array
+    ) -> Float64[Array, " coordinates"]:
+        """The clipped sum as one vector; runs on the device and is never released."""
+        leaves = jax.tree.leaves(self.clipper(parameters, rows, present).gradient)
+        with jax.enable_x64(True):
+            return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+
+    def release(
+        self, sums: Any, noise: RoundedGaussian, *, step: int
+    ) -> Float64[np.ndarray, "*steps coordinates"]:
+        """The sum with noise on every trained coordinate, over the public batch size.
+
+        Args:
+            sums: What ``sums`` gave, or several such vectors, which are released at once.
+            noise: The noise of this run.
+            step: Which step this is.
+
+        Guarantee:
+            The only way from ``sums`` to anything else. No step may be released twice.
+        """
+        shape = (*sums.shape[:-1], len(self.trained))
+        # drawn while the device may still be computing the sums
+        normals = noise.normals(math.prod(shape), step=step)
+        exact = np.take(np.asarray(sums), self.trained, axis=-1).reshape(-1)
+        noisy = noise.rounded(exact, normals, scale=self.scale, step=step)
+        released = np.zeros(sums.shape)
+        released[..., self.trained] = noisy.reshape(shape)
+        released /= self.batch_size
+        return released
+
+    def gradient(self, released: Float[Array, " coordinates"], like: Parameters) -> Parameters:
+        """A released vector in the shape of the parameters."""
+        leaves, tree = jax.tree.flatten(like)
+        ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+        parts = jnp.split(released, ends)
+        shaped = [
+            part.reshape(leaf.shape).astype(leaf.dtype)
+            for part, leaf in zip(parts, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(tree, shaped)
 
 
-def standard_noise(like: Parameters, blueprint: Blueprint, *, key: PRNGKeyArray) -> Parameters:
-    """Standard normals in the shape of the parameters, zero where a mask is."""
-    dense_key, free_key = jax.random.split(key)
-    keys = jax.random.split(dense_key, max(len(like.dense), 1))
-    dense = tuple(
-        _dense_noise(k, layer, mask)
-        for k, layer, mask in zip(keys, like.dense, blueprint.masks, strict=False)
-    )
-    leaves, tree = jax.tree.flatten(like.free)
-    free = [
-        jax.random.normal(k, leaf.shape, leaf.dtype)
-        for k, leaf in zip(jax.random.split(free_key, max(len(leaves), 1)), leaves, strict=False)
-    ]
-    return Parameters(dense, jax.tree.unflatten(tree, free))
+def private_gradient(
+    clipper: Clipper,
+    blueprint: Blueprint,
+    parameters: Parameters,
+    *,
+    noise_multiplier: float,
+    batch_size: int,
+) -> PrivateGradient:
+    """The gradient of DP-SGD for a model that was taken apart into these parameters."""
+    trained = trained_coordinates(blueprint, parameters)
+    return PrivateGradient(clipper, trained, noise_multiplier, batch_size)
 
 
-def _dense_noise(
-    key: PRNGKeyArray, layer: DenseParameters, mask: np.ndarray | None
-) -> DenseParameters:
-    weight_key, bias_key = jax.random.split(key)
-    bias = layer.bias
-    return DenseParameters(
-        _weight_noise(weight_key, layer.weight, mask),
-        None if bias is None else jax.random.normal(bias_key, bias.shape, bias.dtype),
-    )
+def trained_coordinates(
+    blueprint: Blueprint, parameters: Parameters
+) -> Int[np.ndarray, " trained"]:
+    """Which places of the vector of all parameters no mask hides."""
+    layers = [_places(*pair) for pair in zip(parameters.dense, blueprint.masks, strict=True)]
+    free = [np.ones(leaf.shape, bool) for leaf in jax.tree.leaves(parameters.free)]
+    shown = [places for layer in layers for places in layer] + free
+    return np.flatnonzero(np.concatenate([places.reshape(-1) for places in shown]))
 
 
-def _weight_noise(key: PRNGKeyArray, weight: Array, mask: np.ndarray | None) -> Array:
-    # Drawing for masked weights too is quicker than sorting fewer normals into their places.
-    drawn = jax.random.normal(key, weight.shape, weight.dtype)
-    return drawn if mask is None else jnp.where(mask, drawn, 0)
+def _places(layer: DenseParameters, mask: np.ndarray | None) -> list[np.ndarray]:
+    """Which entries of a layer's weight, then of its bias if it has one, are trained."""
+    weight = np.broadcast_to(True if mask is None else mask, layer.weight.shape)
+    return [weight] if layer.bias is None else [weight, np.ones(layer.bias.shape, bool)]

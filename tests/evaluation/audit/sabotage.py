@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from unittest import mock
 
 from dpflows.privacy.mechanisms import samplers
-from dpflows.training import loop
+from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 
 
 @contextlib.contextmanager
 def faint_noise(times: float) -> Iterator[None]:
     """Training whose noise is that many times too small, while its claim stays."""
-    right = loop.noisy
+    right = RoundedGaussian.rounded
 
-    def wrong(total, blueprint, *, noise_multiplier, key):
-        return right(total, blueprint, noise_multiplier=noise_multiplier / times, key=key)
+    def wrong(self, sums, normals, *, scale, step):
+        return right(self, sums, normals, scale=scale / times, step=step)
 
-    with mock.patch.object(loop, "noisy", wrong):
+    with mock.patch.object(RoundedGaussian, "rounded", wrong):
         yield
 
 

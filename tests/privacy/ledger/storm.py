@@ -20,7 +20,7 @@ from pathlib import Path
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.events import PureEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.ledger import Ledger, pending_name, publish, recover
+from dpflows.privacy.ledger import Ledger, pending_files, publish, recover
 
 EVENT = PureEvent(epsilon=Sensitivity.uniformly(0.001))
 CHANCE = random.SystemRandom()
@@ -107,7 +107,7 @@ def judged(place: str, folder: Path) -> dict:
         "recovered": sum(recover(ledger, run, folder / f"{run}.out") for run in hidden),
         "lost": sum(not (folder / f"{run}.out").exists() for run in hidden),
         "marked_and_pending": sum(
-            pending_name(folder / f"{run}.out", run).exists() for run in marked
+            bool(pending_files(folder / f"{run}.out", run)) for run in marked
         ),
     }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.privacy.ledger import Ledger, State, pending_name, publish, recover, sqlite
+from dpflows.privacy.ledger import Ledger, State, pending_files, publish, recover, sqlite
 from privacy.ledger.charges import cap_for, query
 
 FULL = "database or disk is full"
@@ -161,7 +161,7 @@ def _judge(path: Path, target: Path, run: str) -> None:
         target.unlink()
     assert ledger.state_of(run) is not None
     assert not target.exists()
-    assert not pending_name(target, run).exists()
+    assert pending_files(target, run) == []
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -229,7 +229,7 @@ def test_a_changed_pending_file_is_not_revealed(tmp_path, path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("dpflows.privacy.ledger.publishing._reveal", lambda *paths: None)
         publish(ledger, receipt, target, lambda file: file.write_text("41"))
-    pending = pending_name(target, receipt.run)
+    (pending,) = pending_files(target, receipt.run)
     pending.write_text("42")
     assert not recover(ledger, receipt.run, target)
     assert not target.exists()

@@ -6,12 +6,13 @@ import secrets
 import shutil
 import sqlite3
 import stat
+import time
 
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.privacy.ledger import Ledger, Receipt
-from dpflows.privacy.ledger.entries import Row, read_entry
+from dpflows.privacy.ledger import Ledger, Receipt, sqlite
+from dpflows.privacy.ledger.entries import Row, chain, read_entry
 from privacy.ledger.charges import cap_for, query
 
 
@@ -53,6 +54,111 @@ def test_a_ledger_without_its_guards_is_refused(path):
     connection.close()
     with pytest.raises(InputError, match="what keeps its rows is gone"):
         Ledger(path)
+
+
+ENDLESS = (
+    "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT n, 'a', 'b' FROM t"
+)
+GUARD_NAMES = ("entries_are_kept", "entries_stay", "entries_follow")
+
+
+def _instead(name: str, action: str) -> str:
+    return f"CREATE TRIGGER {name} INSTEAD OF {action} ON entries BEGIN SELECT 1; END"
+
+
+HOSTILE = {
+    "a view that never ends": [
+        "DROP TABLE entries",
+        f"CREATE VIEW entries(number, body, hash) AS {ENDLESS}",
+        *map(_instead, GUARD_NAMES, ("DELETE", "UPDATE", "INSERT")),
+    ],
+    "a view beside the table": [f"CREATE VIEW more AS {ENDLESS}"],
+    "one more trigger": [
+        f"CREATE TRIGGER more AFTER INSERT ON entries BEGIN SELECT count(*) FROM ({ENDLESS}); END"
+    ],
+    "a guard that does something else": [
+        "DROP TRIGGER entries_follow",
+        "CREATE TRIGGER entries_follow BEFORE INSERT ON entries "
+        f"WHEN (SELECT count(*) FROM ({ENDLESS})) BEGIN SELECT 1; END",
+    ],
+    "an index with an expression": ["CREATE INDEX i ON entries (length(body) + 1)"],
+    "a virtual table": ["CREATE VIRTUAL TABLE more USING fts5(body)"],
+    "a column that is computed": [
+        "ALTER TABLE entries ADD COLUMN more GENERATED ALWAYS AS (length(body)) VIRTUAL"
+    ],
+    "another table": ["CREATE TABLE more (number)"],
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_hostile_schema_is_refused_within_a_second(path, kind, before):
+    """Also where it was changed behind the back of a ledger that is open."""
+    ledger = None if before else Ledger(path)
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        for command in HOSTILE[kind]:
+            connection.execute(command)
+    except sqlite3.OperationalError as lacking:
+        pytest.skip(f"this SQLite cannot make it: {lacking}")
+    connection.close()
+    started = time.perf_counter()
+    with pytest.raises(InputError, match="was changed by other means"):
+        Ledger(path, cap=cap_for(10))
+    for use in ("remaining", "history", "verify") if ledger else ():
+        with pytest.raises(InputError, match="was changed by other means"):
+            getattr(ledger, use)()
+    assert time.perf_counter() - started < 1
+
+
+def test_a_file_that_keeps_sqlite_busy_is_left(path, monkeypatch):
+    """The last resort, should a file get past the list of its schema."""
+    monkeypatch.setattr(sqlite, "_has_table", lambda connection, path: True)
+    monkeypatch.setattr(sqlite, "_LARGEST_WORK", 4000)
+    connection = sqlite3.connect(path, isolation_level=None)
+    for command in HOSTILE["a view that never ends"]:
+        connection.execute(command)
+    connection.close()
+    with pytest.raises(InputError, match="without end"):
+        Ledger(path)
+
+
+def _rewritten(path, number: int, old: str, new: str) -> None:
+    """A forger who chains everything anew."""
+    head, bodies = "0" * 64, []
+    for row in _rows(path):
+        body = row.body.replace(old, new) if row.number == number else row.body
+        head = chain(head, body)
+        bodies.append((body, head, row.number))
+    for values in bodies:
+        _forced(path, "UPDATE entries SET body = ?, hash = ? WHERE number = ?", *values)
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new"),
+    [
+        (2, '"purpose":"fit"', '"purpose":"fit\\u001b[2J"'),
+        (2, '"purpose":"fit"', '"purpose":"fit\\nSpent: epsilon 0"'),
+        (2, "night-7", "night\\u0007"),
+        (2, "night-7", "night\\r7"),
+        (1, '"zcdp"', '"zcdp\\nSpent: epsilon 0"'),
+        (1, '"ledger":"', '"ledger":"\\u001b'),
+        (2, '"time":"2', '"time":"\\u009b2'),
+        (2, "zero-out", "zero-out\\n"),
+    ],
+)
+def test_no_control_character_gets_out_of_a_ledger(path, number, old, new, capfd):
+    from dpflows.cli.main import app, run
+
+    assert old in _rows(path)[number - 1].body
+    _rewritten(path, number, old, new)
+    for action in ("show", "history", "verify"):
+        for more in ([], ["--json"]):
+            assert run(app, ["budget", action, str(path), *more]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 6
+    assert all(letter.isprintable() or letter == "\n" for letter in err)
 
 
 def _flipped(path, stride: int) -> int:

@@ -18,10 +18,11 @@ from dpflows.evaluation.audit.findings import Finding
 from dpflows.evaluation.audit.gradients import CanaryWeights
 from dpflows.privacy.accounting.gdp import GaussianProfile
 from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.clipping import by_taps
 from dpflows.training.fitting import negative_log_likelihood
-from dpflows.training.loop import private_gradient
+from dpflows.training.noise import private_gradient
 from dpflows.training.plan import Plan, Settings, make_plan
 from dpflows.training.taps import take_apart
 
@@ -91,6 +92,7 @@ def released_sums(
     gradient = private_gradient(
         by_taps(negative_log_likelihood, blueprint, plan.clipping),
         blueprint,
+        parameters,
         noise_multiplier=plan.noise_multiplier,
         batch_size=plan.batches.batch_size,
     )
@@ -98,27 +100,19 @@ def released_sums(
     rows[0] = 0.0 if present else np.nan
 
     def once(rows: Array, size: Array, words: Array) -> Array:
-        batch_key, noise_key = (jax.random.wrap_key_data(key) for key in words)
-        drawn = rows[plan.batches.draw(batch_key)]
-        filled = jnp.arange(plan.batches.slots) < size
-        # a step divides the sum by the public batch size
-        sum_of_step = gradient(parameters, drawn, filled, noise_key).dense[0].weight[0, 0]
-        return sum_of_step * plan.batches.batch_size
+        drawn = rows[plan.batches.draw(jax.random.wrap_key_data(words))]
+        return gradient.sums(parameters, drawn, jnp.arange(plan.batches.slots) < size)
 
-    many = jax.jit(jax.vmap(once, in_axes=(None, 0, 0)))
+    many, noise = jax.jit(jax.vmap(once, in_axes=(None, 0, 0))), RoundedGaussian(entropy)
     parts = []
     for start in range(0, repetitions, _PIECE):
         count = min(_PIECE, repetitions - start)
         at = start + (repetitions if present else 0)
         sizes = plan.batches.sizes(entropy, step=at, count=count)
-        words = np.stack(
-            [
-                entropy.words(stream, step=at, count=2 * count).reshape(count, 2)
-                for stream in ("batch-rows", "noise")
-            ],
-            axis=1,
-        )
-        parts.append(np.asarray(many(jnp.asarray(rows), sizes, words), dtype=float))
+        words = entropy.words("batch-rows", step=at, count=2 * count).reshape(count, 2)
+        released = gradient.release(many(jnp.asarray(rows), sizes, words), noise, step=at)
+        # a step divides the sum by the public batch size
+        parts.append(released[:, 0] * plan.batches.batch_size)
     return np.concatenate(parts)
 
 

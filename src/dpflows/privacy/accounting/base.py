@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar, final
@@ -54,6 +55,45 @@ class LowerOf(Profile):
     def delta(self, epsilon: float) -> float:
         """The lower delta at ``epsilon``."""
         return min(self.first.delta(epsilon), self.second.delta(epsilon))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Approximated(Profile):
+    """The profile of a program that comes close to the mechanism whose profile is known.
+
+    Attributes:
+        ideal: What the mechanism costs.
+        distance: The most by which the program's output differs from the mechanism's, in
+            total variation, on either of two neighbouring tables.
+
+    Guarantee:
+        A bound if ``ideal`` is: P(A) <= P'(A) + distance <= e^epsilon Q'(A) + delta + distance
+        <= e^epsilon (Q(A) + distance) + delta + distance, with P', Q' those of the mechanism.
+
+    Example:
+        >>> from dpflows.privacy.accounting.gdp import GaussianProfile
+        >>> near = Approximated(GaussianProfile(1.0), 1e-7)
+        >>> near.epsilon(1e-5) > GaussianProfile(1.0).epsilon(1e-5)
+        True
+    """
+
+    ideal: Profile
+    distance: float
+
+    def epsilon(self, delta: float) -> float:
+        """The epsilon at what the distance leaves of ``delta``."""
+        # the distance counts e^epsilon times; twice as much allows for the epsilon that it adds
+        taken = 2 * self._spent(self.ideal.epsilon(delta))
+        epsilon = self.ideal.epsilon(delta - taken) if taken < delta else math.inf
+        return epsilon if self._spent(epsilon) <= taken else math.inf
+
+    def delta(self, epsilon: float) -> float:
+        """The delta of the mechanism and what the distance adds."""
+        return min(1.0, self.ideal.delta(epsilon) + self._spent(epsilon))
+
+    def _spent(self, epsilon: float) -> float:
+        return (1 + math.exp(min(epsilon, 700.0))) * self.distance
 
 
 class Accountant(abc.ABC):

@@ -10,13 +10,16 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float64
+from scipy import stats
 from scipy.special import log_ndtr, ndtr
+
+from dpflows.privacy.events import SampledGaussianEvent
 
 Losses = Float64[np.ndarray, " grid"]
 HockeyStick = Callable[[Losses], Losses]
 
 #: exp() of more would overflow a float.
-_LARGEST = 700.0
+LARGEST = 700.0
 
 
 def gaussian(epsilon: Losses, mu: float) -> Losses:
@@ -57,7 +60,7 @@ def poisson_absent(rate: float, mu: float) -> HockeyStick:
     def profile(epsilon: Losses) -> Losses:
         excess = 1 - (1 - rate) * np.exp(epsilon)
         weight = np.maximum(excess, np.finfo(float).tiny)
-        inside = np.minimum(epsilon + math.log(rate) - np.log(weight), _LARGEST)
+        inside = np.minimum(epsilon + math.log(rate) - np.log(weight), LARGEST)
         return np.where(excess > 0, weight * gaussian(inside, mu), 0.0)
 
     return profile
@@ -80,6 +83,18 @@ def poisson_replaced(rate: float, mu: float) -> HockeyStick:
         return np.maximum(unsampled + rate * sampled, 0.0)
 
     return symmetrised(positive)
+
+
+def cut(event: SampledGaussianEvent) -> tuple[float, float]:
+    """How likely a batch that drew a given row is cut, and how likely that row stays."""
+    cap, rows = event.batch_cap or event.rows, event.rows
+    if cap >= rows:
+        return 0.0, 1.0
+    chance = float(stats.binom.sf(cap - 1, rows - 1, event.rate))
+    if chance == 0:
+        return 0.0, 1.0
+    overflow = float(stats.binom.sf(cap, rows, event.rate))
+    return chance, min(1.0, overflow * cap / (chance * rows))
 
 
 def without_replacement(rate: float, mu: float) -> HockeyStick:

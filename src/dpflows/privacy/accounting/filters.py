@@ -6,17 +6,22 @@ it might have made. Both gates therefore fix that length, or that cost, beforeha
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import TypeVar, final
 
 import numpy as np
 
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting import rdp
+from dpflows.privacy.accounting.adaptive import as_epsilon
 from dpflows.privacy.accounting.calibration import calibrate_steps
-from dpflows.privacy.accounting.pricing import epsilon_of
+from dpflows.privacy.accounting.gdp import GaussianProfile
+from dpflows.privacy.accounting.pricing import choose, epsilon_of
+from dpflows.privacy.accounting.zcdp import ZCDPProfile
 from dpflows.privacy.events import Event, check_at_least
 from dpflows.privacy.guarantee import Budget
+
+T = TypeVar("T")
 
 #: A cost this far over the capacity is a rounding error of sums.
 _ROUNDING = 1e-12
@@ -141,16 +146,89 @@ class PrivacyFilter:
 
     def spent(self) -> float:
         """The epsilon that covers everything granted so far."""
-        if self._cost == 0:
+        return self._epsilon(self._cost)
+
+    def total(self, events: Sequence[Event]) -> float:
+        """The epsilon that covers these events by themselves; nothing is charged.
+
+        Guarantee:
+            At most ``budget.epsilon`` exactly if all of them together would be granted.
+        """
+        return self._epsilon(sum(self._cost_of(event) for event in events))
+
+    def left_beside(self, events: Sequence[Event]) -> float:
+        """The distance of the largest Gaussian that would be granted beside these events."""
+        left = self._capacity - sum(self._cost_of(event) for event in events)
+        return math.sqrt(max(2 * left / self.order, 0.0))
+
+    def _epsilon(self, cost: float) -> float:
+        if cost == 0:
             return 0.0
-        unused = self._capacity - self._cost
-        return min(max(self.budget.epsilon - unused, 0.0), self.budget.epsilon)
+        over = cost - self._capacity
+        return max(self.budget.epsilon + (0.0 if 0 < over <= _ROUNDING else over), 0.0)
 
     def _cost_of(self, event: Event) -> float:
         curve = rdp.curve_of(event, self.budget.neighbours)
         if curve.failure > 0:
             raise InputError("event must not have a delta of its own; a filter cannot price it")
         return float(event.count * curve.costs[self._index])
+
+
+def largest_left(accountant: str, budget: Budget, events: Sequence[Event]) -> float:
+    """The largest single fit that still fits beside ``events``: its epsilon at the budget's delta.
+
+    Args:
+        accountant: ``zcdp``, ``gdp`` or ``rdp-filter``, whose costs of single charges add up.
+        budget: What everything together may cost.
+        events: What was charged.
+
+    Example:
+        >>> round(largest_left("gdp", Budget(1.0, 1e-6), []), 2)
+        0.99
+    """
+    mu = _LEFT[accountant](budget, events)
+    return as_epsilon(0.99 * mu, budget.delta) if mu > 1e-5 else 0.0
+
+
+def _left_of_rho(budget: Budget, events: Sequence[Event]) -> float:
+    most = _most(lambda rho: ZCDPProfile(rho).epsilon(budget.delta), budget)
+    spent = _profile("zcdp", budget, events, ZCDPProfile).rho
+    return math.sqrt(max(2 * (most - spent), 0.0))
+
+
+def _left_of_mu(budget: Budget, events: Sequence[Event]) -> float:
+    most = _most(lambda mu: GaussianProfile(mu).epsilon(budget.delta), budget)
+    spent = _profile("gdp", budget, events, GaussianProfile).mu
+    return math.sqrt(max(most**2 - spent**2, 0.0))
+
+
+def _left_at_order(budget: Budget, events: Sequence[Event]) -> float:
+    return PrivacyFilter(budget).left_beside(events)
+
+
+_LEFT: dict[str, Callable[[Budget, Sequence[Event]], float]] = {
+    "zcdp": _left_of_rho,
+    "gdp": _left_of_mu,
+    "rdp-filter": _left_at_order,
+}
+
+
+def _profile(accountant: str, budget: Budget, events: Sequence[Event], kind: type[T]) -> T:
+    found = choose(accountant).profile(events, budget.neighbours)
+    if not isinstance(found, kind):
+        raise TypeError(f"accountant {accountant!r} gave another kind of profile")
+    return found
+
+
+def _most(epsilon: Callable[[float], float], budget: Budget) -> float:
+    """The largest cost whose epsilon is within the budget."""
+    low, high = 0.0, 1.0
+    while epsilon(high) <= budget.epsilon:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if epsilon(middle) <= budget.epsilon else (low, middle)
+    return low
 
 
 def _capacities(budget: Budget) -> rdp.Orders:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from dpflows.errors import InputError
-from dpflows.privacy.accounting.base import Accountant
+from dpflows.privacy.accounting.base import Accountant, Approximated, Profile
 from dpflows.privacy.accounting.gdp import GDPAccountant, GDPCLTAccountant
 from dpflows.privacy.accounting.pld import PLDAccountant
 from dpflows.privacy.accounting.rdp import RDPAccountant
@@ -47,7 +47,7 @@ def epsilon_of(
     """
     check_delta(delta)
     check_choice("neighbours", neighbours, NEIGHBOURS)
-    return choose(accountant).profile(events, neighbours).epsilon(delta) if events else 0.0
+    return profile_of(events, neighbours, accountant).epsilon(delta) if events else 0.0
 
 
 def delta_of(
@@ -70,7 +70,14 @@ def delta_of(
     if not epsilon >= 0:
         raise InputError(f"epsilon must not be negative, got {epsilon}")
     check_choice("neighbours", neighbours, NEIGHBOURS)
-    return choose(accountant).profile(events, neighbours).delta(epsilon) if events else 0.0
+    return profile_of(events, neighbours, accountant).delta(epsilon) if events else 0.0
+
+
+def profile_of(events: Sequence[Event], neighbours: Neighbours, accountant: str) -> Profile:
+    """What making all ``events`` costs as a program makes them, at every delta."""
+    ideal = choose(accountant).profile(events, neighbours)
+    distance = sum(event.distance for event in events)
+    return Approximated(ideal, distance) if distance else ideal
 
 
 def guarantee_for(
@@ -79,6 +86,7 @@ def guarantee_for(
     budget: Budget,
     accountant: str = "pld",
     stamps: Sequence[str] = (),
+    caveats: Sequence[str] = (),
 ) -> Guarantee:
     """The certificate of a release that made exactly ``events``.
 
@@ -104,6 +112,7 @@ def guarantee_for(
         replace_one_epsilon=_replace_one(events, budget, epsilon),
         versions=_versions(),
         stamps=tuple(stamps),
+        caveats=tuple(caveats),
     )
 
 

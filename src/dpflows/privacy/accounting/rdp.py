@@ -1,7 +1,8 @@
 """Rényi differential privacy: the moments accountant with today's conversion.
 
 Poisson batches use the sampled Gaussian bound, batches without replacement the bound
-of Wang, Balle and Kasiviswanathan (2019). Costs add up order by order.
+of Wang, Balle and Kasiviswanathan (2019); a row that changes sides, and a batch cut to its
+cap, are integrated numerically over their dominating pair. Costs add up order by order.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant as library
 from jaxtyping import Float64
 
-from dpflows.privacy.accounting import votes
+from dpflows.privacy.accounting import dominating, votes
 from dpflows.privacy.accounting.base import Accountant, Profile, tally, unit, unpriced
 from dpflows.privacy.events import (
     ApproximateEvent,
@@ -173,22 +174,84 @@ def _(event: VoteEvent, neighbours: Neighbours) -> Curve:
 def _(event: SampledGaussianEvent, neighbours: Neighbours) -> Curve:
     if event.sampling == "uniform":
         return _uniform(event, neighbours)
-    if neighbours == "replace-one" or event.batch_cap is not None:
-        raise unpriced(event, "rdp", neighbours, _ONLY_PLD)
-    base = dp_accounting.GaussianDpEvent(event.noise_multiplier)
-    return _from_library(dp_accounting.PoissonSampledDpEvent(event.rate, base), _ADD_REMOVE)
+    whole = _poisson(event, neighbours)
+    chance, rate = dominating.cut(event)
+    return whole if chance == 0 else _mixed(whole, _cut(event, rate), chance)
 
 
 @_curve.register(SelectionEvent)
 def _(event: SelectionEvent, neighbours: Neighbours) -> Curve:
-    run = total(event.run, neighbours)
-    if run.failure > 0:
-        raise unpriced(event, "rdp", neighbours, "runs that may fail cannot be selected among")
+    run = _dearest(event, neighbours)
     shape = math.inf if event.shape is None else event.shape
-    return Curve(_selected(run, event.mean, shape))
+    # Whether a run fails is decided by coins that ignore the rows. Given that none of the
+    # runs failed, their number has the same law with a smaller mean, which costs no more.
+    return Curve(_selected(run, event.mean, shape), min(1.0, event.mean * run.failure))
 
 
-_ONLY_PLD = "use accountant 'pld', which prices replace-one and capped Poisson batches"
+def _dearest(event: SelectionEvent, neighbours: Neighbours) -> Curve:
+    """A curve above that of every candidate: which one a run takes ignores the rows."""
+    curves = [total((*events, *event.run), neighbours) for events in event.candidates or ((),)]
+    costs = np.max([curve.costs for curve in curves], axis=0)
+    return Curve(costs, max(curve.failure for curve in curves))
+
+
+def _poisson(event: SampledGaussianEvent, neighbours: Neighbours) -> Curve:
+    if neighbours == "replace-one":
+        return _replaced(event.rate, 1 / event.noise_multiplier)
+    base = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+    return _from_library(dp_accounting.PoissonSampledDpEvent(event.rate, base), _ADD_REMOVE)
+
+
+def _cut(event: SampledGaussianEvent, rate: float) -> Curve:
+    """A batch that was cut: a row that leaves makes room, so two clipped rows differ."""
+    return _replaced(rate, 2 / event.noise_multiplier)
+
+
+def _mixed(often: Curve, seldom: Curve, chance: float) -> Curve:
+    """One of two releases, drawn by a coin that anybody may see."""
+    above = ORDERS - 1
+    likely = _log_rest(chance) + above * often.costs
+    return Curve(np.logaddexp(likely, math.log(chance) + above * seldom.costs) / above)
+
+
+#: Beyond this exponent an order's cost overflows a float, and is called infinite.
+_LARGEST_EXPONENT = 600.0
+_SPACING = 0.05
+
+
+@functools.lru_cache(maxsize=256)
+def _replaced(rate: float, mu: float) -> Curve:
+    """(1 - rate) N(0) + rate N(mu) against its mirror image, by the trapezoidal rule.
+
+    The rule converges faster than any power of the spacing for such smooth integrands;
+    terms that integrate to zero are taken off first, so that small costs keep their digits.
+    """
+    known = ORDERS * (ORDERS - 1) * mu**2 / 2 < _LARGEST_EXPONENT
+    # where the chance of N(0) is small, the largest part lies at (2 order - 1) mu
+    reach = 12 + 2 * ORDERS[known].max(initial=1.0) * mu
+    places = np.arange(-reach, reach, _SPACING * min(1.0, 1 / mu))
+    ours, theirs = _log_mixture(places, rate, mu), _log_mixture(places, rate, -mu)
+    costs = np.full_like(ORDERS, np.inf)
+    with np.errstate(over="ignore"):
+        costs[known] = [_renyi(order, ours, theirs, places) for order in ORDERS[known]]
+    return Curve(costs)
+
+
+def _renyi(order: float, ours: Orders, theirs: Orders, places: Orders) -> float:
+    """The Rényi divergence of two densities given by their logarithms, rounded up."""
+    powers = np.exp(order * ours + (1 - order) * theirs)
+    terms = powers - order * np.exp(ours) + (order - 1) * np.exp(theirs)
+    excess = max(float(terms.sum()), 0.0) * (places[1] - places[0])
+    return (math.log1p(excess) * (1 + 1e-9) + 1e-15) / (order - 1)
+
+
+def _log_rest(chance: float) -> float:
+    return math.log1p(-chance) if chance < 1 else -math.inf
+
+
+def _log_mixture(places: Orders, rate: float, mu: float) -> Orders:
+    base = -(places**2) / 2 - math.log(2 * math.pi) / 2
+    return base + np.logaddexp(_log_rest(rate), math.log(rate) + mu * places - mu**2 / 2)
 
 
 def _uniform(event: SampledGaussianEvent, neighbours: Neighbours) -> Curve:

@@ -75,7 +75,9 @@ def merge_gaussians(tallied: Mapping[Event, int], neighbours: Neighbours) -> dic
 @functools.singledispatch
 def spread_of(event: Event, neighbours: Neighbours) -> Spread:
     """The spread of one event's loss; the Rényi curve speaks for kinds without their own."""
-    reach = rdp.curve_of(event, neighbours).epsilon(math.exp(-50))
+    # what may fail has no reach of its own: it is mass at infinity
+    kept = rdp.Curve(rdp.curve_of(event, neighbours).costs)
+    reach = kept.epsilon(math.exp(-50))
     return Spread(reach / _DEVIATIONS, reach)
 
 

@@ -17,6 +17,11 @@ class Event:
     def __post_init__(self) -> None:
         check_at_least("count", self.count, 1)
 
+    @property
+    def distance(self) -> float:
+        """How far what the program draws may be from what is accounted, in total variation."""
+        return 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description; ``event_from_dict`` reads it back."""
         return {"kind": self.kind, **dataclasses.asdict(self)}

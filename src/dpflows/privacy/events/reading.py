@@ -57,6 +57,8 @@ def _read_event(fields: dict[str, Any]) -> Event:
         fields[name] = Sensitivity(**fields[name])
     if kind == SelectionEvent.kind:
         fields["run"] = tuple(event_from_dict(event) for event in fields["run"])
+        options = fields.get("candidates", ())
+        fields["candidates"] = tuple(tuple(map(event_from_dict, events)) for events in options)
     for name in _whole(_KINDS[kind]) & fields.keys():
         if type(fields[name]) is not int:
             raise InputError(f"{name} must be a whole number")

@@ -10,6 +10,10 @@ from dpflows.privacy.events.checks import check_at_least, check_choice, check_po
 Sampling = Literal["poisson", "uniform"]
 SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 
+#: The noise of one step is within this total variation distance of true normals; proven for
+#: ``RoundedGaussian``, by which every step's noise is drawn.
+NOISE_DISTANCE = 2.0**-110
+
 _UNPRICED = {
     "balls-in-bins": "has no proven bound at a useful price (bins kept over epochs cost over ten "
     "times as much); poisson costs no more and is proven",
@@ -59,6 +63,11 @@ class SampledGaussianEvent(Event):
         if self.sampling == "uniform":
             raise InputError("batch_cap applies to poisson sampling only; drop it for uniform")
         check_at_least("batch_cap", self.batch_cap, 1)
+
+    @property
+    def distance(self) -> float:
+        """The distance of the drawn noise from true normals, over all steps."""
+        return self.count * NOISE_DISTANCE
 
     @property
     def rate(self) -> float:

@@ -6,8 +6,8 @@ released, reveal it. ``Ledger.reserve`` does the first, ``publish`` the last thr
 
 from dpflows.privacy.ledger.entries import Entry
 from dpflows.privacy.ledger.ledger import Ledger
-from dpflows.privacy.ledger.publishing import pending_name, publish, recover
+from dpflows.privacy.ledger.publishing import pending_files, publish, recover
 from dpflows.privacy.ledger.receipts import Receipt
 from dpflows.privacy.ledger.standing import State
 
-__all__ = ["Entry", "Ledger", "Receipt", "State", "pending_name", "publish", "recover"]
+__all__ = ["Entry", "Ledger", "Receipt", "State", "pending_files", "publish", "recover"]

@@ -6,14 +6,20 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, final
 
-from dpflows.errors import BudgetError, InputError
+from dpflows.errors import InputError
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.ledger.checking import check_prices
+from dpflows.privacy.ledger.compositions import DeclaredMethod, method_of, same_charges
 from dpflows.privacy.ledger.desk import Desk
-from dpflows.privacy.ledger.entries import ORIGIN, Entry, Opening, plain_events, read_entry
-from dpflows.privacy.ledger.opening import opened
-from dpflows.privacy.ledger.pricing import Bill, counted, total
+from dpflows.privacy.ledger.entries import (
+    ORIGIN,
+    Composition,
+    Entry,
+    Opening,
+    plain_events,
+    read_entry,
+)
+from dpflows.privacy.ledger.opening import Wishes, opened
 from dpflows.privacy.ledger.receipts import Receipt
 from dpflows.privacy.ledger.standing import Standing, State
 from dpflows.privacy.ledger.stores import Pages, open_store
@@ -28,27 +34,33 @@ class Ledger:
         place: A file on a local disk, or ``postgresql://...``. What is not there yet is
             made if a cap is given.
         cap: What all charges together may cost; fixed when the ledger is made.
-        accountant: Who prices all charges together; fixed when the ledger is made, ``pld``
-            unless given. Only accountants that prove a bound are taken.
+        composition: ``adaptive`` (the default) grants charges that may depend on earlier
+            results; ``declared`` grants only charges that were all declared before the
+            first. Fixed when the ledger is made.
+        accountant: Who prices the charges; fixed when the ledger is made. For ``adaptive``
+            one of ``gdp-filter`` (the default), ``rdp-filter``, ``zcdp`` and ``gdp``; for
+            ``declared`` any accountant that proves a bound, ``pld`` unless given.
 
     Guarantee:
-        A charge is on disk before ``reserve`` returns. It is granted only if all events of
-        the ledger, this charge included, cost at most ``cap.epsilon`` at ``cap.delta``
-        under ``cap.neighbours``; the sum is made while nobody else may write. A refusal
-        depends on the ledger and the request alone. There is no refund. A copy of the
-        ledger is another ledger, which only receipts can tell. The total bounds the cost of
-        charges whose size does not depend on what earlier ones revealed; where it does,
-        the accountants ``zcdp`` and ``gdp`` have a proof, ``pld`` and ``rdp`` have none.
+        A charge is on disk before ``reserve`` returns. All results that were paid for
+        together are private with ``cap``. With ``adaptive`` this holds even if every charge
+        was chosen after looking at all earlier results: every charge but the first is
+        replaced by a pair of Gaussians at least as easy to tell apart, and Gaussians of
+        any sizes are increments of one Brownian motion, which is stopped before it passes
+        what the first charge left of the cap (the proof is in ``docs/ledger.md``). With
+        ``declared`` it holds because the results are a part of what was declared. A
+        refusal depends on the ledger and the request alone. There is no refund. A copy of
+        the ledger is another ledger, which only receipts can tell.
 
     Example:
         >>> import tempfile
-        >>> from dpflows.privacy.events import PureEvent, Sensitivity
+        >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
         >>> ledger = Ledger(f"{tempfile.mkdtemp()}/clinic.ledger", cap=Budget(1.0, 1e-6))
-        >>> query = PureEvent(epsilon=Sensitivity.uniformly(0.4))
+        >>> query = GaussianEvent(noise=10.0, sensitivity=Sensitivity.of_sum(1.0))
         >>> receipt = ledger.reserve([query], purpose="mean age")
-        >>> round(ledger.remaining(), 3)
-        0.6
-        >>> ledger.reserve([query, query], purpose="two more")
+        >>> round(ledger.spent(), 2), round(ledger.remaining(), 2)
+        (0.4, 0.88)
+        >>> ledger.reserve([query] * 5, purpose="five more")
         Traceback (most recent call last):
         dpflows.errors.BudgetError: the ledger's cap is epsilon 1 ...
     """
@@ -58,10 +70,12 @@ class Ledger:
         place: str | os.PathLike[str],
         *,
         cap: Budget | None = None,
+        composition: str | None = None,
         accountant: str | None = None,
     ) -> None:
         self._store = open_store(place)
-        self._opening: Opening = opened(self._store, cap, accountant)
+        self._opening: Opening = opened(self._store, Wishes(cap, composition, accountant))
+        self._method = method_of(self._opening)
         # Each thread has its own: nothing here is locked, so a fork finds nothing locked.
         self._own = threading.local()
 
@@ -84,6 +98,51 @@ class Ledger:
     def accountant(self) -> str:
         """Who prices all charges together."""
         return self._opening.accountant
+
+    @property
+    def composition(self) -> Composition:
+        """Whether charges may be chosen by earlier results, or are declared beforehand."""
+        return self._opening.composition
+
+    def declare(self, charges: Sequence[Sequence[Event]]) -> None:
+        """Fix all charges that a ledger with ``composition="declared"`` will ever grant.
+
+        Args:
+            charges: The events of each charge. Each may be made once, in any order;
+                purposes do not matter. The same declaration again changes nothing.
+
+        Raises:
+            BudgetError: All charges together would cost more than the cap.
+            InputError: The ledger takes no declaration, or has another one.
+
+        Example:
+            >>> import tempfile
+            >>> from dpflows.privacy.events import PureEvent, Sensitivity
+            >>> place = f"{tempfile.mkdtemp()}/clinic.ledger"
+            >>> ledger = Ledger(place, cap=Budget(1.0, 1e-6), composition="declared")
+            >>> query = PureEvent(epsilon=Sensitivity.uniformly(0.4))
+            >>> ledger.declare([[query], [query]])
+            >>> receipt = ledger.reserve([query], purpose="mean age")
+            >>> round(ledger.spent(), 2), round(ledger.remaining(), 2)
+            (0.8, 0.4)
+        """
+        if not isinstance(self._method, DeclaredMethod):
+            raise InputError(
+                "the ledger takes charges as they come; make one with composition='declared'"
+            )
+        declared = tuple(plain_events(charge) for charge in charges)
+        if not declared or not all(declared):
+            raise InputError("charges must not be empty: there is nothing to declare")
+        with self._writing() as desk:
+            known = desk.standing.declared
+            if known is None:
+                terms = self._method.declare(declared)
+                desk.write(state="DECLARED", declared=declared, **terms.recorded())
+            elif not same_charges(known, declared):
+                raise InputError(
+                    "the ledger has another declaration, which cannot be changed; charge what was "
+                    "declared, or make another ledger"
+                )
 
     def reserve(self, events: Sequence[Event], *, purpose: str, run: str | None = None) -> Receipt:
         """Charge ``events``, or raise and charge nothing.
@@ -108,10 +167,10 @@ class Ledger:
             known = desk.standing.resumed(name, charged, purpose)
             if known is not None:
                 return known
-            epsilon = self._affordable(desk.standing, charged)
+            terms = self._method.charge(desk.standing, charged)
             entry = desk.write(
                 state="RESERVED",
-                epsilon=epsilon,
+                **terms.recorded(),
                 run=name,
                 purpose=purpose,
                 neighbours=self.cap.neighbours,
@@ -122,7 +181,7 @@ class Ledger:
     def require_room(self, events: Sequence[Event]) -> None:
         """Refuse what could not be charged now; writes nothing and promises nothing."""
         with self._reading() as standing:
-            self._affordable(standing, plain_events(events))
+            self._method.charge(standing, plain_events(events))
 
     def release(self, receipt: Receipt, *, artefact: str = "") -> Receipt:
         """Mark that what a charge paid for is about to be seen.
@@ -143,7 +202,11 @@ class Ledger:
             if known is not None:
                 return known
             entry = desk.write(
-                state="RELEASED", epsilon=standing.epsilon, run=receipt.run, artefact=artefact
+                state="RELEASED",
+                epsilon=standing.epsilon,
+                remaining=standing.remaining,
+                run=receipt.run,
+                artefact=artefact,
             )
             return standing.receipt_of(entry)
 
@@ -153,16 +216,34 @@ class Ledger:
             return standing.state_of(run)
 
     def spent(self) -> float:
-        """The epsilon of all charges together at the cap's delta, as the last entry records it."""
+        """What all charges cost together at the cap's delta, as the last entry records it.
+
+        Guarantee:
+            A bound if it was decided without looking at results that charging stops here.
+            Whatever was decided, the cap is a bound.
+        """
         desk = self._held()
         if desk is not None:
             return desk.standing.epsilon
         with self._store.reading() as pages:
-            return _recorded(pages)
+            return _recorded(pages).epsilon
 
     def remaining(self) -> float:
-        """What is left of the cap's epsilon; charges compose to less than their sum."""
-        return max(self.cap.epsilon - self.spent(), 0.0)
+        """The largest single fit still affordable: its epsilon at the cap's delta.
+
+        Not a difference: costs do not add up like epsilons. It is the epsilon of a fit with
+        Gaussian noise (a mixture, or gradient steps by the default rules), up to a margin
+        of 1% in the noise. Before the first charge it is the whole cap.
+        """
+        desk = self._held()
+        if desk is None:
+            with self._store.reading() as pages:
+                left = _recorded(pages).remaining
+            if left is not None:
+                return left
+        with self._reading() as standing:
+            known = standing.remaining
+            return self._method.remaining(standing) if known is None else known
 
     def charged(self, purpose: str) -> int:
         """How many events, each as often as it counts, were reserved for a purpose."""
@@ -193,8 +274,8 @@ class Ledger:
     def verify(self, receipt: Receipt | None = None) -> None:
         """Check the chain, the order and the prices, and that a receipt is from this ledger.
 
-        All rows are read again. The last total is computed again from all events, and so
-        are up to a hundred earlier ones, evenly spread.
+        All rows are read again. What each charge counts for is computed again from its
+        events, and so are the last total and up to a hundred earlier ones, evenly spread.
 
         Raises:
             InputError: A row was changed, removed or added by other means; or the receipt's
@@ -207,19 +288,7 @@ class Ledger:
             raise InputError("another ledger was put in this one's place; put the first one back")
         if receipt is not None:
             standing.require(receipt)
-        check_prices(entries, self._opening)
-
-    def _affordable(self, standing: Standing, events: Sequence[Event]) -> float:
-        """The total with the new events, or a refusal."""
-        epsilon = total(Bill.of_counts(standing.counts + counted(events)), self._opening)
-        # Written so that a total that is no number is refused too.
-        if not epsilon <= self.cap.epsilon:
-            raise BudgetError(
-                f"the ledger's cap is epsilon {self.cap.epsilon:g} at delta {self.cap.delta:g}; "
-                f"{standing.epsilon:.4g} is spent and with this charge it would be {epsilon:.4g}; "
-                "nothing was charged, ask for less"
-            )
-        return epsilon
+        self._method.recheck(entries)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Desk]:
@@ -285,10 +354,10 @@ class Ledger:
         raise InputError("a ledger cannot be copied; open its place again where it is needed")
 
 
-def _recorded(pages: Pages) -> float:
-    """The total of the last row, which must fit the row before it."""
+def _recorded(pages: Pages) -> Entry:
+    """The last row, which must fit the row before it."""
     last = pages.last()
     if last is None:
         raise InputError("the ledger has lost its entries; put the newest copy back")
     before = pages.at(last.number - 1)
-    return read_entry(last, ORIGIN if before is None else before.head).epsilon
+    return read_entry(last, ORIGIN if before is None else before.head)

@@ -1,21 +1,48 @@
 """Finding a ledger, or making one where none is."""
 
+import dataclasses
+from typing import cast
+
 from dpflows.errors import InputError
+from dpflows.privacy.events import check_choice
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.ledger.entries import ORIGIN, Entry, Opening, now, read_entry
-from dpflows.privacy.ledger.pricing import check_accountant
+from dpflows.privacy.ledger.compositions import check_choice_of
+from dpflows.privacy.ledger.entries import (
+    COMPOSITIONS,
+    ORIGIN,
+    Composition,
+    Entry,
+    Opening,
+    now,
+    read_entry,
+)
 from dpflows.privacy.ledger.stores import Pages, Store
 from dpflows.privacy.ledger.words import random_name
 
-DEFAULT_ACCOUNTANT = "pld"
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What the caller wants a ledger to be; ``None`` leaves it to the ledger.
+
+    Attributes:
+        cap: What all charges together may cost.
+        composition: Whether charges may be chosen by earlier results.
+        accountant: Who prices them.
+    """
+
+    cap: Budget | None
+    composition: str | None
+    accountant: str | None
 
 
-def opened(store: Store, cap: Budget | None, accountant: str | None) -> Opening:
+def opened(store: Store, wishes: Wishes) -> Opening:
     """What the first row of a ledger fixes; without one and with a cap it is written."""
+    if wishes.composition is not None:
+        check_choice("composition", wishes.composition, COMPOSITIONS)
     found = _found(store)
     if found is None:
-        found = _made(store, cap, accountant)
-    _require_same(found, cap, accountant)
+        found = _made(store, wishes)
+    _require_same(found, wishes)
     return found
 
 
@@ -26,7 +53,8 @@ def _found(store: Store) -> Opening | None:
         return _first(pages)
 
 
-def _made(store: Store, cap: Budget | None, accountant: str | None) -> Opening:
+def _made(store: Store, wishes: Wishes) -> Opening:
+    cap, composition = wishes.cap, cast(Composition, wishes.composition or "adaptive")
     if cap is None:
         raise InputError(
             f"there is no ledger at {store.name}; name an existing one, or give its cap to make it "
@@ -35,7 +63,8 @@ def _made(store: Store, cap: Budget | None, accountant: str | None) -> Opening:
         )
     if not cap.is_private:
         raise InputError("epsilon of a cap must be finite: a ledger without a limit limits nothing")
-    opening = Opening(random_name(), cap, check_accountant(accountant or DEFAULT_ACCOUNTANT))
+    accountant = check_choice_of(composition, wishes.accountant)
+    opening = Opening(random_name(), cap, accountant, composition)
     entry = Entry(number=1, state="OPENED", epsilon=0.0, time=now(), opening=opening)
     with store.creating() as pages:
         # Somebody else may have been first.
@@ -50,15 +79,17 @@ def _first(pages: Pages) -> Opening | None:
     return None if row is None else read_entry(row, ORIGIN).opening
 
 
-def _require_same(found: Opening, cap: Budget | None, accountant: str | None) -> None:
-    if cap is not None and cap != found.cap:
+def _require_same(found: Opening, wishes: Wishes) -> None:
+    if wishes.cap is not None and wishes.cap != found.cap:
         fixed = found.cap
         raise InputError(
             f"the ledger's cap was fixed when it was made: epsilon {fixed.epsilon:g}, delta "
             f"{fixed.delta:g}, neighbours {fixed.neighbours}; leave the cap out, or give this one"
         )
-    if accountant is not None and accountant != found.accountant:
-        raise InputError(
-            f"the ledger's accountant was fixed when it was made: {found.accountant!r}; leave the "
-            "accountant out, or give this one"
-        )
+    for name in ("composition", "accountant"):
+        wanted, fixed_name = getattr(wishes, name), getattr(found, name)
+        if wanted is not None and wanted != fixed_name:
+            raise InputError(
+                f"the ledger's {name} was fixed when it was made: {fixed_name!r}; leave the "
+                f"{name} out, or give this one"
+            )

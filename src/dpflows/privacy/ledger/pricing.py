@@ -8,7 +8,7 @@ from typing import final
 
 from dpflows.errors import InputError
 from dpflows.privacy.events import Event, Neighbours
-from dpflows.privacy.ledger.entries import Opening
+from dpflows.privacy.guarantee import Budget
 
 _REMEMBERED = 256
 
@@ -51,15 +51,15 @@ def counted(events: Iterable[Event]) -> Counter[Event]:
     return counts
 
 
-def total(bill: Bill, opening: Opening) -> float:
+def total(bill: Bill, cap: Budget, accountant: str) -> float:
     """The epsilon of a bill at the cap's delta under the cap's neighbours.
 
     Guarantee:
-        At least the true cost: only accountants that prove a bound are asked, and an
-        event that has no price under the cap's neighbours is an error.
+        At least the true cost of events that were decided beforehand: only accountants
+        that prove a bound are asked, and an event that has no price under the cap's
+        neighbours is an error.
     """
-    cap = opening.cap
-    return _priced(bill, float(cap.delta), cap.neighbours, opening.accountant)
+    return _priced(bill, float(cap.delta), cap.neighbours, accountant)
 
 
 def check_accountant(accountant: str) -> str:

@@ -3,25 +3,40 @@
 import contextlib
 import hashlib
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dpflows.errors import InputError
-from dpflows.files import sync
+from dpflows.files import artefact_digest, give_name, require_absent, sync
 from dpflows.privacy.ledger.ledger import Ledger
 from dpflows.privacy.ledger.receipts import Receipt
 
 
-def pending_name(path: str | os.PathLike[str], run: str) -> Path:
-    """Where a run keeps its file until the ledger knows of it.
+def pending_files(path: str | os.PathLike[str], run: str) -> list[Path]:
+    """The files of a run that wait beside ``path`` until the ledger knows of them.
+
+    Each process that publishes has one of its own; all but the one whose digest the ledger
+    marked are worth nothing.
 
     Example:
-        >>> pending_name("model.dpflow", "night-7").name
-        '.model.6e7048e06894.pending.dpflow'
+        >>> import tempfile
+        >>> pending_files(f"{tempfile.mkdtemp()}/model.dpflow", "night-7")
+        []
     """
-    target = Path(path)
-    tag = hashlib.sha256(run.encode()).hexdigest()[:12]
-    return target.with_name(f".{target.stem}.{tag}.pending{target.suffix}")
+    target, (start, end) = Path(path), _affixes(path, run)
+    names = os.listdir(target.parent) if target.parent.is_dir() else ()
+    return [target.with_name(n) for n in sorted(names) if n.startswith(start) and n.endswith(end)]
+
+
+def _affixes(path: str | os.PathLike[str], run: str) -> tuple[str, str]:
+    target, tag = Path(path), hashlib.sha256(run.encode()).hexdigest()[:12]
+    return f".{target.stem}.{tag}.", f"pending{target.suffix}"
+
+
+def _new_pending(path: str | os.PathLike[str], run: str) -> Path:
+    start, end = _affixes(path, run)
+    return Path(path).with_name(f"{start}{secrets.token_hex(8)}.{end}")
 
 
 def publish(
@@ -29,6 +44,8 @@ def publish(
     receipt: Receipt,
     path: str | os.PathLike[str],
     write: Callable[[Path], None],
+    *,
+    overwrite: bool = True,
 ) -> Receipt:
     """Write a file under a pending name, mark it released, then give it its name.
 
@@ -37,11 +54,14 @@ def publish(
         receipt: What ``reserve`` gave; the charge must be committed.
         path: The file's final name.
         write: Writes the file to the path it is given.
+        overwrite: Whether a file that has the final name already may be lost.
 
     Guarantee:
         Whenever the process dies, a file with the final name has a charge, and the ledger
         knows its digest. A death between the mark and the renaming leaves the pending
-        file, which ``recover`` reveals.
+        file, which ``recover`` reveals. Of several processes that publish under one receipt,
+        whatever the names, one succeeds; the others are refused and leave no file, unless
+        all hold the same content.
 
     Example:
         >>> import tempfile
@@ -56,19 +76,23 @@ def publish(
         ('RELEASED', ['clinic.ledger', 'mean.txt'])
     """
     _require_unreleased(ledger, receipt)
-    target, pending = Path(path), pending_name(path, receipt.run)
+    if not overwrite:
+        require_absent(path)
+    target, pending = Path(path), _new_pending(path, receipt.run)
     with _removed_on_failure(pending):
         write(pending)
         sync(pending)
         sync(pending.parent)
         artefact = _digest(pending)
-    with _removed_if_unmarked(ledger, receipt.run, pending):
+    with _removed_if_unmarked(ledger, receipt.run, pending, artefact):
         marked = ledger.release(receipt, artefact=artefact)
-    _reveal(pending, target)
+    _reveal(pending, target, overwrite)
     return marked
 
 
-def recover(ledger: Ledger, run: str, path: str | os.PathLike[str]) -> bool:
+def recover(
+    ledger: Ledger, run: str, path: str | os.PathLike[str], *, overwrite: bool = True
+) -> bool:
     """Finish a release that was marked but not revealed; whether ``path`` now holds it.
 
     Guarantee:
@@ -77,10 +101,16 @@ def recover(ledger: Ledger, run: str, path: str | os.PathLike[str]) -> bool:
     state = ledger.state_of(run)
     if state is None or not state.artefact:
         return False
-    target, pending = Path(path), pending_name(path, run)
-    if _holds(pending, state.artefact):
-        _reveal(pending, target)
-        return True
+    target = Path(path)
+    for pending in pending_files(path, run):
+        if not _holds(pending, state.artefact):
+            continue
+        if _holds(target, state.artefact):
+            # a death while the name was given may have left the file under both names
+            pending.unlink(missing_ok=True)
+        else:
+            _reveal(pending, target, overwrite)
+        break
     return _holds(target, state.artefact)
 
 
@@ -103,20 +133,20 @@ def _removed_on_failure(pending: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _removed_if_unmarked(ledger: Ledger, run: str, pending: Path) -> Iterator[None]:
+def _removed_if_unmarked(ledger: Ledger, run: str, pending: Path, artefact: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
         # A commit may fail to answer and yet be on disk: then the file is to be recovered.
+        # What another process released instead leaves this one without a charge.
         state = ledger.state_of(run)
-        if state is None or not state.is_released:
+        if state is None or state.artefact != artefact:
             pending.unlink(missing_ok=True)
         raise
 
 
-def _reveal(pending: Path, target: Path) -> None:
-    os.replace(pending, target)
-    sync(target.parent)
+def _reveal(pending: Path, target: Path, overwrite: bool) -> None:
+    give_name(pending, target, overwrite=overwrite)
 
 
 def _holds(path: Path, digest: str) -> bool:
@@ -124,5 +154,5 @@ def _holds(path: Path, digest: str) -> bool:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    # signing a file later must not make another one of it
+    return artefact_digest(path)

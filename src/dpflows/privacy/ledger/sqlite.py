@@ -1,6 +1,7 @@
 """A ledger in one SQLite file on a local disk."""
 
 import contextlib
+import itertools
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from dpflows.errors import InputError
+from dpflows.locking import require_one_name
 from dpflows.privacy.ledger.entries import Row
 from dpflows.privacy.ledger.stores import PATIENCE, Pages, Store, closed_by_opener
 
@@ -23,7 +25,25 @@ _MAKE = (
     "WHEN NEW.number IS NOT (SELECT ifnull(max(number), 0) + 1 FROM entries) "
     "BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END",
 )
-_TABLE, _GUARDS = "entries", {"entries_are_kept", "entries_stay", "entries_follow"}
+_TABLE = "entries"
+_GUARDS = ("entries_are_kept", "entries_stay", "entries_follow")
+#: Everything that the schema of a ledger may hold: nothing else is ever evaluated.
+_SCHEMA = {
+    ("table", _TABLE, _TABLE, _MAKE[0]),
+    *(("trigger", name, _TABLE, made) for name, made in zip(_GUARDS, _MAKE[1:], strict=True)),
+}
+#: What one connection may do, in thousands of SQLite's instructions; reading a million rows
+#: takes a twentieth of it. A file that makes SQLite run in circles ends here.
+_LARGEST_WORK = 400_000
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 2**26,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 2**16,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 20,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 2,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 2,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
 _COLUMNS = "SELECT number, body, hash FROM entries"
 
 
@@ -34,7 +54,8 @@ class SQLiteStore(Store):
     Guarantee:
         A transaction ends with the file and its folder on disk (journal mode DELETE,
         synchronous EXTRA). A process that is killed leaves a journal from which the next
-        one restores the last committed rows.
+        one restores the last committed rows. A file whose schema is not exactly that of a
+        ledger is refused before anything in it is evaluated.
 
     Example:
         >>> import tempfile
@@ -46,8 +67,8 @@ class SQLiteStore(Store):
     """
 
     def __init__(self, place: str) -> None:
-        # Absolute, so that it stays the same file wherever the process goes.
-        self._place, self._path = place, Path(place).absolute()
+        # The file itself, so that it stays the same wherever the process and its links go.
+        self._place, self._path = place, Path(os.path.realpath(place))
 
     @property
     def name(self) -> str:
@@ -75,12 +96,14 @@ class SQLiteStore(Store):
     def writing(self) -> Iterator[Pages]:
         """Take the file's one write lock, wait for it if need be."""
         with self._transaction("BEGIN IMMEDIATE") as connection:
+            _require_table(connection, self._path)
             yield _Rows(connection)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Pages]:
         """Read under the shared lock."""
         with self._transaction("BEGIN") as connection:
+            _require_table(connection, self._path)
             yield _Rows(connection)
 
     def _touch(self) -> None:
@@ -95,6 +118,11 @@ class SQLiteStore(Store):
                 "that exists and is writable"
             ) from None
 
+    def _require_one_name(self) -> None:
+        # SQLite finds a journal by the file's name: a second name would not see the first's.
+        with contextlib.suppress(OSError):
+            require_one_name(os.stat(self._path), self._path, "a ledger")
+
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._connected() as connection:
@@ -106,6 +134,7 @@ class SQLiteStore(Store):
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         with _explained(self._path):
+            self._require_one_name()
             address = f"{self._path.as_uri()}?mode=rw"
             connection = sqlite3.connect(
                 address, uri=True, timeout=PATIENCE, isolation_level=None, cached_statements=16
@@ -148,7 +177,12 @@ def _row(values: tuple[Any, ...]) -> Row:
 
 
 def _settle(connection: sqlite3.Connection) -> None:
+    for limit, most in _LIMITS.items():
+        connection.setlimit(limit, most)
+    work = itertools.count()
+    connection.set_progress_handler(lambda: next(work) > _LARGEST_WORK, 1000)
     connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
     mode = connection.execute("PRAGMA journal_mode = DELETE").fetchone()[0]
     if mode != "delete":
         raise InputError(
@@ -158,18 +192,32 @@ def _settle(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = EXTRA")
 
 
+def _require_table(connection: sqlite3.Connection, path: Path) -> None:
+    if not _has_table(connection, path):
+        raise InputError(f"{str(path)!r} holds no ledger; give a cap to make one")
+
+
 def _has_table(connection: sqlite3.Connection, path: Path) -> bool:
-    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if names and _TABLE not in names:
+    """Whether a ledger is here; the schema must be exactly the one that is made here.
+
+    Guarantee:
+        Reads the list of the schema and evaluates nothing in it, so that no view, trigger
+        or virtual table of a hostile file is ever run.
+    """
+    found = connection.execute(_LISTED, (len(_SCHEMA) + 1,)).fetchall()
+    if found and _TABLE not in {name for _, name, _, _ in found}:
         raise InputError(
             f"{str(path)!r} is a database of something else; choose another file for the ledger"
         )
-    if names and not names >= _GUARDS:
+    if found and set(found) != _SCHEMA:
         raise InputError(
-            f"the ledger {str(path)!r} was changed by other means: what keeps its rows is gone; "
-            "put a copy back that all receipts fit"
+            f"the ledger {str(path)!r} was changed by other means: what keeps its rows is gone "
+            "or something was added; put a copy back that all receipts fit"
         )
-    return bool(names)
+    return bool(found)
+
+
+_LISTED = "SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT ?"
 
 
 @contextlib.contextmanager
@@ -198,4 +246,6 @@ _REMEDIES = {
     "unable to open": "check that it exists and that you may read and write it and its folder",
     "no such table": "the file holds no ledger; give a cap to make one",
     "only grows": "rows are never changed or removed",
+    "interrupted": "the file makes the database work without end and is no ledger of ours",
+    "too big": "the file holds more than a ledger would and is no ledger of ours",
 }

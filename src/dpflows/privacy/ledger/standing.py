@@ -2,12 +2,21 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from typing import Literal, final
 
 from dpflows.errors import InputError
 from dpflows.privacy.events import Event
-from dpflows.privacy.ledger.entries import ORIGIN, Entry, Opening, Row, damaged, read_entry
-from dpflows.privacy.ledger.pricing import counted
+from dpflows.privacy.ledger.entries import (
+    ORIGIN,
+    Entry,
+    Opening,
+    Position,
+    Row,
+    damaged,
+    read_entry,
+)
+from dpflows.privacy.ledger.pricing import Bill, counted
 from dpflows.privacy.ledger.receipts import Receipt
 
 
@@ -42,6 +51,10 @@ class Standing:
     def __init__(self) -> None:
         self.opening: Opening | None = None
         self.number, self.head, self.epsilon = 0, ORIGIN, 0.0
+        self.remaining: float | None = None
+        self.position: Position | None = None
+        self.declared: tuple[tuple[Event, ...], ...] | None = None
+        self.undone: Counter[Bill] = Counter()
         self.counts: Counter[Event] = Counter()
         self.charges: Counter[str] = Counter()
         self.reserved: dict[str, Entry] = {}
@@ -62,7 +75,8 @@ class Standing:
         if not self._may_follow(entry):
             raise damaged(row.number)
         self._take(entry)
-        self.number, self.head, self.epsilon = entry.number, entry.head, entry.epsilon
+        self.number, self.head = entry.number, entry.head
+        self.epsilon, self.remaining = entry.epsilon, entry.remaining
         return entry
 
     def state_of(self, run: str) -> State | None:
@@ -119,19 +133,60 @@ class Standing:
             return entry.number == 1 and entry.epsilon == 0
         if self.opening is None:
             return False
-        if entry.state == "RESERVED":
-            cap = self.opening.cap
-            within = entry.neighbours == cap.neighbours and entry.epsilon <= cap.epsilon
-            return within and entry.run not in self.reserved and len(entry.events) > 0
-        unmarked = entry.run in self.reserved and entry.run not in self.released
-        return unmarked and entry.epsilon == self.epsilon
+        return _FOLLOWS[entry.state](self, self.opening, entry)
 
     def _take(self, entry: Entry) -> None:
         if entry.state == "OPENED":
             self.opening = entry.opening
         elif entry.state == "RELEASED":
             self.released[entry.run] = entry
+        elif entry.state == "DECLARED":
+            self.declared, self.undone = entry.declared, Counter(map(Bill.of, entry.declared))
         else:
             self.reserved[entry.run] = entry
+            self.position = entry.position
             self.counts.update(counted(entry.events))
             self.charges[entry.purpose] += sum(event.count for event in entry.events)
+            if self.declared is not None:
+                self.undone[Bill.of(entry.events)] -= 1
+
+
+def _declaration_follows(standing: Standing, opening: Opening, entry: Entry) -> bool:
+    is_first = standing.declared is None and not standing.reserved
+    within = entry.epsilon <= opening.cap.epsilon and all(entry.declared)
+    return opening.composition == "declared" and is_first and within
+
+
+def _charge_follows(standing: Standing, opening: Opening, entry: Entry) -> bool:
+    cap = opening.cap
+    within = entry.neighbours == cap.neighbours and entry.epsilon <= cap.epsilon
+    is_new = entry.run not in standing.reserved and len(entry.events) > 0
+    if opening.composition == "declared":
+        return within and is_new and standing.undone[Bill.of(entry.events)] > 0
+    return within and is_new and _moves_on(standing.position, entry.position)
+
+
+def _moves_on(before: Position | None, after: Position | None) -> bool:
+    """Whether a filter's position may follow another: its caps stay, the rest only grows."""
+    if before is None or after is None:
+        return before is None
+    if (after.mu_cap, after.pure_cap) != (before.mu_cap, before.pure_cap) or after.is_over:
+        return False
+    grows = _grows(before.mu, after.mu, after.mu_cap) and before.slack <= after.slack
+    return grows and _grows(before.pure, after.pure, after.pure_cap)
+
+
+def _grows(before: float | None, after: float | None, cap: float) -> bool:
+    return after is None or (before is not None and before <= after <= cap)
+
+
+def _release_follows(standing: Standing, opening: Opening, entry: Entry) -> bool:
+    unmarked = entry.run in standing.reserved and entry.run not in standing.released
+    return unmarked and (entry.epsilon, entry.remaining) == (standing.epsilon, standing.remaining)
+
+
+_FOLLOWS: dict[str, Callable[[Standing, Opening, Entry], bool]] = {
+    "DECLARED": _declaration_follows,
+    "RESERVED": _charge_follows,
+    "RELEASED": _release_follows,
+}

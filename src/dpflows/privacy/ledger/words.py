@@ -10,7 +10,9 @@ from dpflows.privacy.events import Event, SelectionEvent
 LONGEST_RUN, LONGEST_PURPOSE = 100, 200
 
 _HEX = re.compile(r"[0-9a-f]+")
-_DIGEST_LENGTH = 64
+_NAME = re.compile(r"[a-z0-9-]{1,32}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_DIGEST_LENGTH, _IDENTITY_LENGTH = 64, 32
 
 
 def random_name() -> str:
@@ -70,6 +72,42 @@ def check_artefact(artefact: str) -> str:
     if artefact and not is_digest(artefact):
         raise InputError("artefact must be the SHA-256 of a file, 64 hexadecimal digits, or empty")
     return artefact
+
+
+def check_identity(identity: str) -> str:
+    """Refuse anything but the random name of a ledger.
+
+    Example:
+        >>> check_identity("0f" * 16) == "0f" * 16
+        True
+    """
+    if len(identity) != _IDENTITY_LENGTH or not is_hex(identity):
+        raise InputError("a ledger's identity must be 32 hexadecimal digits")
+    return identity
+
+
+def check_name(name: str) -> str:
+    """Refuse anything but a short name in lower case, with hyphens.
+
+    Example:
+        >>> check_name("gdp-filter")
+        'gdp-filter'
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InputError("a name must be up to 32 small letters, digits and hyphens")
+    return name
+
+
+def check_time(time: str) -> str:
+    """Refuse anything but a time in UTC to the second; it is shown on screens.
+
+    Example:
+        >>> check_time("2026-11-16T15:28:27Z")
+        '2026-11-16T15:28:27Z'
+    """
+    if _TIME.fullmatch(time) is None:
+        raise InputError("time must be written like 2026-11-16T15:28:27Z")
+    return time
 
 
 def is_digest(text: str) -> bool:

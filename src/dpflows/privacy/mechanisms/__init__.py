@@ -15,7 +15,7 @@ from dpflows.privacy.mechanisms.quantiles import private_bounds, private_quantil
 from dpflows.privacy.mechanisms.release import Release
 from dpflows.privacy.mechanisms.sparse import SparseVector
 from dpflows.privacy.mechanisms.trees import noisy_distributions
-from dpflows.privacy.mechanisms.tuning import select_best
+from dpflows.privacy.mechanisms.tuning import noisy_mean_score, select_best, selection_event
 from dpflows.privacy.mechanisms.voting import noisy_vote
 
 __all__ = [
@@ -34,9 +34,11 @@ __all__ = [
     "noisy_histogram",
     "noisy_kernel_sum",
     "noisy_marginals",
+    "noisy_mean_score",
     "noisy_vote",
     "private_bounds",
     "private_quantile",
     "report_noisy_max",
     "select_best",
+    "selection_event",
 ]

@@ -1,0 +1,209 @@
+"""``dpflows tune``: choose among settings and fit the best one, within one budget."""
+
+import json
+import math
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpflows.cli import output, settings
+from dpflows.cli.settings import AsJson
+from dpflows.errors import InputError
+
+if TYPE_CHECKING:
+    from dpflows.estimators.base import DensityEstimator
+    from dpflows.estimators.select import DPSelect, SelectionPlan
+    from dpflows.table.schema import Schema
+
+ESTIMATORS = {
+    "flow": "DPFlow",
+    "mixture": "DPGaussianMixture",
+    "gaussian": "DPGaussian",
+    "histogram": "DPHistogram",
+    "kernel": "DPKernelDensity",
+}
+_LARGEST_FILE = 2**20
+_FORM = (
+    "candidates must be a .toml or .json file with a list named candidate, one table of settings "
+    "each, or a table named grid, a list of values for each setting"
+)
+
+
+def tune(
+    rows: settings.RowsFile,
+    schema: settings.SchemaFile,
+    epsilon: Annotated[float, typer.Option(help="Total budget of the whole selection.")],
+    candidates: Annotated[
+        Path, typer.Option(metavar="FILE", help="Settings to choose from, .toml or .json.")
+    ],
+    model: Annotated[Path, typer.Option("--output", metavar="FILE", help="The model, .dpflow.")],
+    delta: settings.Delta = None,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1 / rows or more.")
+    ] = False,
+    neighbours: settings.Neighbours = "zero-out",
+    estimator: Annotated[
+        str, typer.Option(help="flow, mixture, gaussian, histogram or kernel.")
+    ] = "flow",
+    mean_runs: Annotated[
+        float | None, typer.Option(help="Fits on average; else one per candidate.")
+    ] = None,
+    law: Annotated[str, typer.Option(help="Of the number of fits; or logarithmic.")] = "geometric",
+    score_low: Annotated[float | None, typer.Option(hidden=True)] = None,
+    score_high: Annotated[float | None, typer.Option(hidden=True)] = None,
+    ledger: settings.LedgerPlace = None,
+    cap_epsilon: settings.CapEpsilon = None,
+    cap_delta: settings.CapDelta = None,
+    force: settings.Force = False,
+    drop_extra: settings.DropExtra = False,
+    no_header: settings.NoHeader = False,
+    as_json: AsJson = False,
+) -> None:
+    """Choose among settings and fit the best, within one budget."""
+    from dpflows.cli.tables import read_rows
+    from dpflows.estimators.select import DPSelect
+
+    settings.check_limits(epsilon=epsilon, delta=delta)
+    settings.require_target(model, (".dpflow",), source=rows, force=force)
+    settings.require_apart(ledger, rows, model)
+    declared = settings.read_schema(schema, None, mixed=estimator == "flow")
+    options = read_candidates(candidates)
+    frame = read_rows(rows, declared, drop_extra=drop_extra, no_header=no_header)
+    search = DPSelect(
+        _estimator(estimator, declared, neighbours),
+        options,
+        epsilon=epsilon,
+        delta=settings.settle_delta(delta, frame.num_rows),
+        mean_runs=mean_runs,
+        law=law,
+        score_range=_range(score_low, score_high),
+        allow_large_delta=allow_large_delta,
+    )
+    _require_price(search, declared, ledger)
+    books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
+    search.fit(frame, ledger=books, on_plan=_announce)
+    search.save(model, overwrite=force)
+    told = settings.Told.of(books, ledger, search.receipt_)
+    _tell(search, model, told, by_rule=delta is None, as_json=as_json)
+
+
+def read_candidates(path: Path) -> Any:
+    """The candidates of a file: a list of settings, or a grid of them.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "candidates.toml"
+        >>> _ = path.write_text("grid = {steps = [100, 200], prior = ['none']}")
+        >>> read_candidates(path)
+        {'steps': [100, 200], 'prior': [None]}
+    """
+    found = _document(path)
+    listed = found if isinstance(found, list) else found.get("candidate")
+    if isinstance(listed, list) and all(isinstance(one, dict) for one in listed) and listed:
+        return [{name: _setting(name, value) for name, value in one.items()} for one in listed]
+    grid = found.get("grid") if isinstance(found, dict) else None
+    if isinstance(grid, dict) and all(isinstance(values, list) for values in grid.values()):
+        return {name: [_setting(name, value) for value in values] for name, values in grid.items()}
+    raise InputError(_FORM)
+
+
+def _document(path: Path) -> Any:
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise InputError(f"candidates must be a file of at most {_LARGEST_FILE:,} bytes")
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(_FORM) from None
+
+
+def _setting(name: str, value: Any) -> Any:
+    """A setting as the estimator takes it; TOML has no word for none."""
+    if isinstance(value, dict | list):
+        raise InputError(f"candidates must set {name} to a number, a text or true or false")
+    return None if value == "none" else value
+
+
+def _estimator(name: str, declared: "Schema", neighbours: str) -> "DensityEstimator":
+    import dpflows
+
+    if name not in ESTIMATORS:
+        raise InputError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {name!r}")
+    made: DensityEstimator = getattr(dpflows, ESTIMATORS[name])(
+        schema=declared, neighbours=neighbours
+    )
+    return made
+
+
+def _range(low: float | None, high: float | None) -> tuple[float, float] | None:
+    if low is None and high is None:
+        return None
+    if low is None or high is None:
+        raise InputError("--score-low and --score-high are given together, or not at all")
+    return low, high
+
+
+def _require_price(search: "DPSelect", declared: "Schema", ledger: str | None) -> None:
+    """Refuse to charge what has no price, before a ledger is made for it."""
+    from dpflows.estimators.charging import require_price
+    from dpflows.estimators.intake import stamps_of
+
+    if ledger is not None:
+        require_price((*stamps_of(declared), *search.stamps()))
+
+
+def _announce(plan: "SelectionPlan") -> None:
+    """What will happen, on stderr: it is no result."""
+    print(f"{plan.sentence}.", file=sys.stderr)
+
+
+def _tell(
+    search: "DPSelect", model: Path, told: settings.Told, *, by_rule: bool, as_json: bool
+) -> None:
+    promise, plan = search.guarantee_, search.plan_
+    command = f"dpflows sample {model} --rows {plan.rows} --output synthetic.csv"
+    rule = settings.DELTA_RULE if by_rule else None
+    chosen = {name: _plain(value) for name, value in search.best_params_.items()}
+    if as_json:
+        facts = {
+            "file": str(model),
+            "guarantee": promise.to_dict() | {"is_private": promise.is_private},
+            "chosen": chosen,
+            "score": search.best_score_,
+            "plan": plan.to_dict(),
+            "delta_rule": rule,
+            "next": command,
+        }
+        output.print_json(facts | told.facts)
+        return
+    head = promise.stamps or (promise.privacy_statement().split("\n")[0],)
+    words = ", ".join(f"{name} = {value}" for name, value in chosen.items())
+    lines = [
+        *(f"Guarantee of the whole selection: {line}" for line in head),
+        *(f"Caveat: {caveat}" for caveat in promise.caveats),
+        *([f"Delta by the public rule: {rule}."] if rule else []),
+        f"Each fit by itself: {_own(plan)}",
+        f"Chosen: {words} (noisy score {search.best_score_:.3f} nats per row)",
+        *told.lines,
+        f"Model: {model}",
+        f"Next: {command}",
+    ]
+    for line in lines:
+        output.say(output.console(), line)
+
+
+def _own(plan: "SelectionPlan") -> str:
+    if not math.isfinite(plan.run.epsilon):
+        return "no privacy"
+    return f"epsilon {plan.run.epsilon:.4g}, {plan.mean:g} fits on average ({plan.law} law)"
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

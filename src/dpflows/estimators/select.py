@@ -1,0 +1,579 @@
+"""Private selection of hyper-parameters: the best of a random number of fits."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.model_selection import ParameterGrid
+from sklearn.utils.validation import check_is_fitted
+
+from dpflows.errors import BudgetError, InputError, TrainingError
+from dpflows.estimators.base import DensityEstimator, entropy_for
+from dpflows.estimators.charging import Job, charge, withdrawn_on_failure
+from dpflows.estimators.intake import stamps_of
+from dpflows.estimators.pipelines import warn_of_transformers
+from dpflows.estimators.plans import FAINT
+from dpflows.estimators.repeats import note_fit
+from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.accounting.certifying import Misstated, check_sizes
+from dpflows.privacy.events import Event, GaussianEvent, check_choice
+from dpflows.privacy.guarantee import Budget, Guarantee, require_small_delta
+from dpflows.privacy.ledger import Ledger, Receipt
+from dpflows.privacy.mechanisms.tuning import (
+    SCORING,
+    noisy_mean_score,
+    select_best,
+    selection_event,
+)
+from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.spending import Spending
+from dpflows.table.columns import Column
+from dpflows.table.encoding import Encoding
+from dpflows.table.reading import Table
+from dpflows.table.schema import Schema
+
+#: The laws of the number of runs, and the shape that the accountant knows them by.
+LAWS: dict[str, float | None] = {"geometric": 1.0, "logarithmic": 0.0, "poisson": None}
+#: Every run is calibrated by Rényi costs, which is how a selection is priced.
+_RUN_ACCOUNTANT = "rdp"
+_SCORE = "score of a candidate"
+_DAY = 86400.0
+#: What belongs to the selection, or to the table, and is no setting to choose.
+FIXED = (
+    "epsilon",
+    "delta",
+    "schema",
+    "bounds",
+    "neighbours",
+    "accountant",
+    "allow_large_delta",
+    "insecure_test_seed",
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Scoring:
+    """How a run is scored: the mean log-density of all rows, clipped, with noise.
+
+    Attributes:
+        low: The lowest log-density that counts, in nats.
+        high: The highest.
+        noise: Standard deviation of the noise on the sum, in half-widths of the range.
+    """
+
+    low: float
+    high: float
+    noise: float
+
+    @property
+    def event(self) -> Event:
+        """What scoring one run costs."""
+        return GaussianEvent(noise=self.noise, sensitivity=SCORING, purpose=_SCORE)
+
+    def error(self, rows: int) -> float:
+        """The standard deviation of the noise on the mean, in nats."""
+        return self.noise * (self.high - self.low) / 2 / rows
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SelectionPlan(Spending):
+    """What a selection will do and cost, before a row is read.
+
+    Attributes:
+        budget: What the whole selection may cost.
+        accountant: Who prices it.
+        rows: Public number of rows.
+        columns: Number of columns.
+        mean: The mean number of runs.
+        law: The law of the number of runs.
+        run: What one fit may cost by itself; the score is paid beside it.
+        scoring: How runs are compared.
+        candidates: The settings to choose from.
+        plans: What a fit with each of them would do.
+
+    Guarantee:
+        ``events`` is all that is computed from the rows: one selection, priced by its
+        dearest candidate.
+    """
+
+    budget: Budget
+    accountant: str
+    rows: int
+    columns: int
+    mean: float
+    law: str
+    run: Budget
+    scoring: Scoring
+    candidates: tuple[dict[str, Any], ...]
+    plans: tuple[Any, ...]
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The selection."""
+        if not self.is_private:
+            return ()
+        fits = [plan.events for plan in self.plans]
+        return (selection_event((self.scoring.event,), fits, mean=self.mean, shape=LAWS[self.law]),)
+
+    @property
+    def seconds(self) -> float:
+        """About how long all runs take together on two cores, on average."""
+        return self.mean * sum(plan.seconds for plan in self.plans) / len(self.plans)
+
+    @property
+    def megabytes(self) -> float:
+        """About how much memory the largest fit needs beyond the rows."""
+        return max(float(plan.megabytes) for plan in self.plans)
+
+    @property
+    def sentence(self) -> str:
+        """What will happen, in plain words."""
+        error = self.scoring.error(self.rows)
+        return (
+            f"{self.mean:g} fits on average ({self.law} law) among {len(self.candidates)} "
+            f"candidates, each at epsilon {self.run.epsilon:.4g}, scored to within {error:.2g} "
+            f"nats; about {self.seconds:,.0f} s on two cores"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description."""
+        names = ("accountant", "rows", "columns", "law", "seconds", "megabytes")
+        return {name: getattr(self, name) for name in names} | {
+            "mean_runs": self.mean,
+            "run_epsilon": self.run.epsilon if self.run.is_private else None,
+            "run_delta": self.run.delta,
+            "score_range": [self.scoring.low, self.scoring.high],
+            "score_noise": self.scoring.error(self.rows),
+            "candidates": [
+                {name: _shown(value) for name, value in candidate.items()}
+                for candidate in self.candidates
+            ],
+        }
+
+
+@final
+class DPSelect(DensityMixin, BaseEstimator):
+    """The best of several settings of an estimator, chosen within one budget.
+
+    A random number of runs is made. Each fits a candidate that is drawn at random and scores
+    it by the noisy mean log-density of the rows; the model with the best score is kept and
+    everything else is forgotten (Liu and Talwar 2019, Papernot and Steinke 2022).
+
+    Args:
+        estimator: What to fit, with a schema or bounds.
+        candidates: Settings to choose from: dictionaries of parameters, or a dictionary of
+            lists, of which every combination is a candidate.
+        epsilon: What the whole selection may cost; ``None`` takes the estimator's.
+        delta: Beside it; ``None`` takes the estimator's.
+        mean_runs: The mean number of runs; ``None`` is the number of candidates, and at
+            least 2.
+        law: Of the number of runs: ``geometric``; ``logarithmic``, where single fits may cost
+            more but few runs are more likely; or ``poisson``, which may make no run at all.
+        score_share: The part of a run's epsilon that scores it.
+        score_range: The ``(low, high)`` log-densities that count, in nats above an even
+            distribution over all that is declared; ``None`` is ``(-c - 3, 3 c + 3)`` with
+            ``c`` columns. Values beyond are clipped.
+        accountant: Who prices the selection: ``rdp``, or ``pld``, which finds no less and takes
+            longer.
+        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
+            caveat of the guarantee.
+        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
+
+    Attributes:
+        best_estimator_: The winner; its guarantee is that of the whole selection.
+        best_params_: The winner's settings.
+        best_score_: Its noisy mean log-density.
+        guarantee_: What the selection cost.
+        plan_: What was planned.
+        receipt_: The ledger's proof that it was charged; ``None`` without a ledger.
+
+    Guarantee:
+        ``guarantee_`` covers the winner, its settings and its noisy score. The number of runs,
+        and the models and scores of the losers, are not paid for and are not kept. How long
+        ``fit`` took tells about the number of runs: it is not to be published.
+
+    Example:
+        >>> from dpflows import DPGaussianMixture
+        >>> rows = np.random.default_rng().normal(size=(2000, 2)).clip(-4, 4)
+        >>> mixture = DPGaussianMixture(epsilon=2.0, delta=1e-5, bounds=(-4, 4))
+        >>> search = DPSelect(mixture, {"components": [1, 2]}).fit(rows)
+        >>> search.best_params_["components"] in (1, 2), search.guarantee_.epsilon <= 2.0
+        (True, True)
+        >>> search.sample(3).shape
+        (3, 2)
+    """
+
+    best_estimator_: DensityEstimator
+    best_params_: dict[str, Any]
+    best_score_: float
+    plan_: SelectionPlan
+
+    def __init__(
+        self,
+        estimator: DensityEstimator,
+        candidates: Any,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        mean_runs: float | None = None,
+        law: str = "geometric",
+        score_share: float = 0.1,
+        score_range: tuple[float, float] | None = None,
+        accountant: str = "rdp",
+        allow_large_delta: bool = False,
+        insecure_test_seed: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.candidates = candidates
+        self.epsilon = epsilon
+        self.delta = delta
+        self.mean_runs = mean_runs
+        self.law = law
+        self.score_share = score_share
+        self.score_range = score_range
+        self.accountant = accountant
+        self.allow_large_delta = allow_large_delta
+        self.insecure_test_seed = insecure_test_seed
+
+    def plan(self, rows: int, columns: int | None = None) -> SelectionPlan:
+        """What ``fit`` would do with a table of this shape; reads no row."""
+        budget, settings = self._budget(), self._settings()
+        require_small_delta(budget, rows, allowed=self.allow_large_delta)
+        columns = self._whole(settings[0])._declarations().count(columns)
+        mean = self._mean(len(settings))
+
+        def planned(epsilon: float) -> SelectionPlan:
+            # Half of delta is left for what a run may fail with, which counts once per run.
+            run = dataclasses.replace(budget, epsilon=epsilon, delta=budget.delta / (2 * mean))
+            part = (1 - self.score_share) * epsilon
+            fits = [self._candidate(one, part, run.delta).plan(rows, columns) for one in settings]
+            return SelectionPlan(
+                budget=budget,
+                accountant=self.accountant,
+                rows=rows,
+                columns=columns,
+                mean=mean,
+                law=self.law,
+                run=dataclasses.replace(run, epsilon=part),
+                scoring=self._scoring(run, columns),
+                candidates=tuple(settings),
+                plans=tuple(fits),
+            )
+
+        if not budget.is_private:
+            return planned(math.inf)
+        level = calibrate_noise(
+            budget, lambda level: planned(1 / level).events, accountant=self.accountant
+        )
+        return _listable(planned(1 / level))
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        ledger: Ledger | None = None,
+        on_plan: Callable[[SelectionPlan], None] | None = None,
+    ) -> "DPSelect":
+        """Spend the budget on choosing and fitting a model to the rows of ``X``.
+
+        Args:
+            X: A table in any form that ``read_table`` accepts.
+            y: Ignored.
+            ledger: Where the selection is charged, once, before the rows are used.
+            on_plan: Told the plan before the first run starts.
+        """
+        warn_of_transformers()
+        entropy = entropy_for(self.insecure_test_seed)
+        first = self._whole(self._settings()[0])
+        table = first._declarations().read(X)
+        plan = self.plan(table.rows, len(table.schema.columns))
+        stamps = (*stamps_of(table.schema), *self.stamps())
+        payment = charge(ledger, plan.events, stamps=stamps)
+        note_fit(table, plan.events, plan.budget, stamps=stamps, is_charged=ledger is not None)
+        if on_plan is not None:
+            on_plan(plan)
+        promise = plan.guarantee(stamps=stamps, caveats=self.caveats(table.rows))
+        with withdrawn_on_failure(self):
+            self._adopt(self._select(table, plan, entropy), plan, promise)
+            winner = self.best_estimator_
+            winner.receipt_ = payment.receipt
+            winner._payment = payment.hand_out(winner._file_content)
+        return self
+
+    def sample(self, n_samples: int = 1, **settings: Any) -> Any:
+        """Synthetic rows of the winner, as the kind of table that was fitted."""
+        return self._winner().sample(n_samples, **settings)
+
+    def score_samples(self, X: Any) -> Float[np.ndarray, " n"]:
+        """The winner's log-density of each row; scores of private rows are private."""
+        return self._winner().score_samples(X)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The winner's mean log-density of the rows."""
+        return self._winner().score(X)
+
+    def privacy_statement(self) -> str:
+        """What the whole selection guarantees, in plain words."""
+        return self._winner().privacy_statement()
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the winner as one ``.dpflow`` file with the guarantee of the whole selection.
+
+        Args:
+            path: Where the file goes.
+            overwrite: Whether a file that has the name already may be lost.
+        """
+        self._winner().save(path, overwrite=overwrite)
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        """What the whole selection costs."""
+        return self._winner().guarantee_
+
+    @property
+    def receipt_(self) -> Receipt | None:
+        """The ledger's proof of the charge."""
+        return self._winner().receipt_
+
+    @property
+    def encoding_(self) -> Encoding:
+        """How rows become numbers, from the schema alone."""
+        return self._winner().encoding_
+
+    def stamps(self) -> tuple[str, ...]:
+        """What the settings alone will mark a fit with: any candidate's stamp, since it may win."""
+        probes = [self._whole(settings) for settings in self._settings()]
+        return _united([probe.stamps() for probe in probes])
+
+    def caveats(self, rows: int) -> tuple[str, ...]:
+        """What the certificate of a fit to so many rows must say besides its figures."""
+        probes = [self._whole(settings) for settings in self._settings()]
+        return _united([probe.caveats(rows) for probe in probes])
+
+    def _select(
+        self, table: Table, plan: SelectionPlan, entropy: Entropy
+    ) -> tuple[DensityEstimator, int, float]:
+        """The best of the runs; which of them fail depends on the rows, so they only lose."""
+        runs: list[int] = []
+
+        def run(index: int) -> tuple[Any, float]:
+            runs.append(index)
+            model = self._candidate(plan.candidates[index], plan.run.epsilon, plan.run.delta)
+            own = self._run_entropy(entropy, len(runs))
+            try:
+                model._learn(Job(table, plan.plans[index], own))
+                score = _scored(model, table, plan.scoring, own)
+            except Exception:
+                # An error would tell of the rows outside of what is paid for.
+                return None, -math.inf
+            return (model, index, score), score
+
+        release = select_best(
+            run,
+            len(plan.candidates),
+            run_events=(plan.scoring.event,),
+            candidate_events=[fit.events for fit in plan.plans],
+            mean=plan.mean,
+            shape=LAWS[plan.law],
+            entropy=entropy,
+        )
+        if release.value is None:
+            raise _nothing(plan)
+        return release.value
+
+    def _adopt(
+        self, chosen: tuple[DensityEstimator, int, float], plan: SelectionPlan, promise: Guarantee
+    ) -> None:
+        self.best_estimator_, at, self.best_score_ = chosen
+        self.best_estimator_.guarantee_ = promise
+        self.best_params_, self.plan_ = dict(plan.candidates[at]), plan
+        self.n_features_in_ = self.best_estimator_.n_features_in_
+        if hasattr(self.best_estimator_, "feature_names_in_"):
+            self.feature_names_in_ = self.best_estimator_.feature_names_in_
+
+    def _winner(self) -> DensityEstimator:
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_
+
+    def _run_entropy(self, entropy: Entropy, run: int) -> Entropy:
+        """Of one run; runs of a test must not repeat each other's noise."""
+        return (
+            Entropy.insecure((self.insecure_test_seed or 0) + 7919 * run)
+            if entropy.stamp
+            else entropy
+        )
+
+    def _budget(self) -> Budget:
+        """What the whole selection may cost."""
+        wanted = _checked(self.estimator)
+        epsilon = wanted.epsilon if self.epsilon is None else self.epsilon
+        delta = wanted.delta if self.delta is None else self.delta
+        return dataclasses.replace(wanted._budget(), epsilon=epsilon, delta=delta)
+
+    def _settings(self) -> list[dict[str, Any]]:
+        """The candidates one by one, checked."""
+        every = ParameterGrid(self.candidates) if _is_grid(self.candidates) else self.candidates
+        try:
+            settings = [dict(candidate) for candidate in every]
+        except (TypeError, ValueError):
+            raise InputError(_FORM) from None
+        if not settings:
+            raise InputError(_FORM)
+        known = _checked(self.estimator).get_params(deep=False)
+        for name in dict.fromkeys(name for candidate in settings for name in candidate):
+            _check_name(name, known)
+        return settings
+
+    def _mean(self, candidates: int) -> float:
+        check_choice("law", self.law, tuple(LAWS))
+        if not 0 < self.score_share < 1:
+            raise InputError(f"score_share must be between 0 and 1, got {self.score_share}")
+        mean = float(max(candidates, 2)) if self.mean_runs is None else float(self.mean_runs)
+        if not (math.isfinite(mean) and mean > 1):
+            raise InputError(f"mean_runs must be finite and above 1, got {self.mean_runs}")
+        return mean
+
+    def _whole(self, settings: Mapping[str, Any]) -> DensityEstimator:
+        """A candidate with the whole budget, to be asked about stamps and declarations."""
+        budget = self._budget()
+        return self._candidate(settings, budget.epsilon, budget.delta)
+
+    def _candidate(
+        self, settings: Mapping[str, Any], epsilon: float, delta: float
+    ) -> DensityEstimator:
+        """An unfitted copy; a fitted prior among its settings stays fitted."""
+        wanted = _checked(self.estimator)
+        fixed = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "accountant": _RUN_ACCOUNTANT,
+            "allow_large_delta": True,
+            "insecure_test_seed": self.insecure_test_seed,
+        }
+        return type(wanted)(**(wanted.get_params(deep=False) | dict(settings) | fixed))
+
+    def _scoring(self, run: Budget, columns: int) -> Scoring:
+        low, high = self._range(columns)
+        if not run.is_private:
+            return Scoring(low, high, FAINT)
+        part = dataclasses.replace(run, epsilon=self.score_share * run.epsilon)
+        noise = calibrate_noise(
+            part, lambda noise: [Scoring(low, high, noise).event], accountant="gdp"
+        )
+        return Scoring(low, high, noise)
+
+    def _range(self, columns: int) -> tuple[float, float]:
+        """The log-densities that count, in the units of the declared columns."""
+        given = (
+            (-columns - 3.0, 3.0 * columns + 3.0) if self.score_range is None else self.score_range
+        )
+        try:
+            low, high = (float(end) for end in given)
+        except (TypeError, ValueError):
+            raise InputError("score_range must be (low, high) in nats, or None") from None
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InputError("score_range must be finite with low below high")
+        even = self._even_density(columns)
+        return low + even, high + even
+
+    def _even_density(self, columns: int) -> float:
+        """The log-density of an even distribution over all that is declared."""
+        told = _checked(self.estimator)._declarations()
+        schema = told.known_schema()
+        if schema is None and told.bounds is not None:
+            from dpflows.estimators.intake import read_bounds
+
+            schema = Schema.from_bounds(*read_bounds(told.bounds, columns))
+        if schema is None or schema.undeclared():
+            raise InputError(
+                "candidates are compared by log-densities in a declared range, and some columns "
+                "are not declared; declare their bounds or categories"
+            )
+        return -sum(_log_size(column) for column in schema.columns)
+
+
+_FORM = "candidates must be a list of dictionaries of parameters, or a dictionary of lists"
+
+
+def _is_grid(candidates: Any) -> bool:
+    return isinstance(candidates, Mapping)
+
+
+def _check_name(name: Any, known: Mapping[str, Any]) -> None:
+    if name in FIXED:
+        raise InputError(f"candidates must not set {name}: it is the same for all of them")
+    if name not in known:
+        raise InputError(f"candidates must set parameters of the estimator, and {name!r} is none")
+
+
+def _checked(estimator: Any) -> DensityEstimator:
+    if not isinstance(estimator, DensityEstimator):
+        kind = type(estimator).__name__
+        raise InputError(f"estimator must be a density estimator such as DPFlow(), got {kind}")
+    return estimator
+
+
+def _log_size(column: Column) -> float:
+    """The logarithm of how many values, or how much length, a declared column has."""
+    if column.kind == "boolean":
+        return math.log(2)
+    if column.categories is not None:
+        return math.log(len(column.categories))
+    width = float(column.max or 0.0) - float(column.min or 0.0)
+    unit = _DAY if column.counts_days else 1.0
+    return math.log(width / unit + 1.0) if column.is_whole else math.log(width)
+
+
+def _scored(model: DensityEstimator, table: Table, scoring: Scoring, entropy: Entropy) -> float:
+    """The noisy mean log-density of the rows that were fitted."""
+    rows = dataclasses.replace(table, schema=model.encoding_.schema)
+    logs = model.density_.log_prob(model.encoding_.score_points(rows))
+    return noisy_mean_score(
+        np.asarray(logs, np.float64),
+        scoring.low,
+        scoring.high,
+        noise=scoring.noise,
+        entropy=entropy,
+        purpose=_SCORE,
+    ).value
+
+
+def _listable(plan: SelectionPlan) -> SelectionPlan:
+    """The plan, if a file may list what its candidates release."""
+    try:
+        check_sizes(plan.events)
+    except Misstated:
+        raise InputError(
+            "candidates must train in fewer different ways (steps, batch sizes, noise): the price "
+            "of so many could not be checked in reasonable time"
+        ) from None
+    return plan
+
+
+def _nothing(plan: SelectionPlan) -> Exception:
+    if plan.law == "poisson":
+        return BudgetError(
+            "the poisson law made no run, or every run failed; the selection is charged all the "
+            "same. Take the geometric law, which always makes one"
+        )
+    return TrainingError(
+        "every run of the selection failed, and it is charged all the same; fit one candidate "
+        "to made-up rows to see why"
+    )
+
+
+def _shown(value: Any) -> Any:
+    """A setting as JSON can hold it."""
+    return value if isinstance(value, str | int | float | bool | None) else type(value).__name__
+
+
+def _united(lines: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line for one in lines for line in one))

@@ -1,0 +1,174 @@
+"""Locks that end with the process that holds them, and files that have one name.
+
+A lock is the operating system's: it ends when its holder closes it, is killed, or the
+machine stops, so that none is ever left behind.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+from dpflows.errors import InputError
+
+_RETRIES = 1000
+_LONGEST = 200
+
+
+def lock(descriptor: int, path: str | os.PathLike[str], *, wait: bool) -> bool:
+    """Lock an open file against everybody else; whether that was possible.
+
+    Args:
+        descriptor: The open file. Another opening of the same file, by a thread of this
+            process or elsewhere, is kept out; a copy of the descriptor is not.
+        path: Its name, for messages.
+        wait: Whether to wait for whoever has the lock.
+
+    Raises:
+        InputError: The system or the folder knows no locks.
+    """
+    try:
+        # Only POSIX systems have it; the import must not keep others from what needs no lock.
+        import fcntl
+    except ImportError:
+        raise InputError(
+            f"cannot lock {os.fspath(path)!r}: this system has no POSIX file locks; use Linux or "
+            "macOS"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            return False
+        raise InputError(
+            f"cannot lock {os.fspath(path)!r}: {error.strerror}; choose a folder on a local disk, "
+            "where files can be locked"
+        ) from None
+    return True
+
+
+def is_current(path: str | os.PathLike[str], descriptor: int) -> bool:
+    """Whether an open file is the one that has the name now."""
+    try:
+        named = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(named, os.fstat(descriptor))
+
+
+def require_one_name(status: os.stat_result, path: str | os.PathLike[str], what: str) -> None:
+    """Refuse a file with hard links: replaced under one name, it would live on under another.
+
+    Example:
+        >>> import tempfile
+        >>> path = f"{tempfile.mkdtemp()}/e.dpflow"
+        >>> open(path, "w").close()
+        >>> os.link(path, f"{path}.2")
+        >>> require_one_name(os.stat(path), "e.dpflow", "an ensemble")
+        Traceback (most recent call last):
+        dpflows.errors.InputError: 'e.dpflow' has 2 names (hard links), but an ensemble ...
+    """
+    if status.st_nlink != 1:
+        raise InputError(
+            f"{os.fspath(path)!r} has {status.st_nlink} names (hard links), but {what} must have "
+            "one, or it would be spent under each; remove the others (symbolic links are fine)"
+        )
+
+
+@final
+class NamedLock:
+    """A lock that belongs to a name, whether or not a file of that name exists.
+
+    It is held on a file of its own, which is made when the lock is taken and removed when
+    it is let go.
+
+    Args:
+        path: The file whose name is locked; its links must be resolved.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "clinic.run"
+        >>> first, second = NamedLock(path), NamedLock(path)
+        >>> first.take(), second.take(), second.holder()[:4]
+        (True, False, 'pid ')
+        >>> first.let_go()
+        >>> os.listdir(path.parent)
+        []
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None = None
+        self._process = os.getpid()
+        self._path = path.with_name(f".{path.name}.lock")
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds it."""
+        return self._descriptor is not None
+
+    def take(self) -> bool:
+        """Take the lock at once, or tell that somebody else has it."""
+        for _ in range(_RETRIES):
+            descriptor = self._open()
+            with _closed_on_failure(descriptor):
+                is_taken = lock(descriptor, self._path, wait=False)
+            if is_taken and is_current(self._path, descriptor):
+                self._descriptor, self._process = descriptor, os.getpid()
+                self._sign(descriptor)
+                return True
+            os.close(descriptor)
+            if not is_taken:
+                return False
+            # Its holder removed the file before letting go; the name has no lock now.
+        raise InputError(f"cannot lock {str(self._path)!r}: too many processes want it; try again")
+
+    def let_go(self) -> None:
+        """Let others in; does nothing if the lock is not held."""
+        if self._descriptor is None:
+            return
+        # A forked process has a copy of the descriptor, and no right to the name.
+        if os.getpid() == self._process:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+    def __del__(self) -> None:
+        self.let_go()
+
+    def holder(self) -> str:
+        """Who holds it, as far as is known: process and host."""
+        with contextlib.suppress(OSError):
+            said = self._path.read_bytes()[:_LONGEST].decode("ascii", "replace")
+            if said and said.isprintable():
+                return said
+        return "pid unknown"
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+        try:
+            return os.open(self._path, flags, 0o600)
+        except OSError as error:
+            raise InputError(
+                f"cannot lock {str(self._path)!r}: {error.strerror}; choose a folder that exists, "
+                "is writable and has room"
+            ) from None
+
+    @staticmethod
+    def _sign(descriptor: int) -> None:
+        # For messages alone: a disk without room for it must not stop anything.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
+
+
+@contextlib.contextmanager
+def _closed_on_failure(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.close(descriptor)
+        raise

@@ -1,0 +1,442 @@
+"""How the charges of a ledger are added up, and what a cap has room for.
+
+Charges that are chosen by earlier results need a *filter*: a rule about sums that holds
+whatever the results are. Charges that are all declared beforehand may be added up more
+tightly, but then nothing else is granted. The proofs are in ``docs/ledger.md``.
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from dpflows.errors import BudgetError, InputError
+from dpflows.privacy.events import Event
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.ledger.entries import OLD_FORMAT, Entry, Opening, Position
+from dpflows.privacy.ledger.pricing import Bill, check_accountant, counted, total
+
+if TYPE_CHECKING:
+    from dpflows.privacy.accounting.adaptive import AdaptiveFilter
+    from dpflows.privacy.ledger.standing import Standing
+
+GDP_FILTER, RDP_FILTER = "gdp-filter", "rdp-filter"
+#: Accountants whose totals hold for charges that are chosen by earlier results.
+FILTERS = (GDP_FILTER, RDP_FILTER, "zcdp", "gdp")
+#: How far another version of a numerical library may move a price.
+TOLERANCE = 1e-6
+#: What a sum of a few equal numbers may be off by.
+_ROUNDING = 1e-12
+_SPREAD = 100
+
+
+class Terms(NamedTuple):
+    """What a ledger records when a charge is granted."""
+
+    epsilon: float
+    remaining: float
+    position: Position | None = None
+
+    def recorded(self) -> dict[str, Any]:
+        """The same by the names of an entry."""
+        return self._asdict()
+
+
+class Method(abc.ABC):
+    """A way to add up charges.
+
+    Args:
+        opening: What the ledger's first row fixed.
+
+    Guarantee:
+        ``charge`` raises unless all charges, the new one included, are covered by the
+        cap. What it does depends on earlier requests and the new one, on no result.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+
+    @property
+    def _cap(self) -> Budget:
+        return self._opening.cap
+
+    @abc.abstractmethod
+    def charge(self, standing: "Standing", events: Sequence[Event]) -> Terms:
+        """What to record for a new charge, or a refusal."""
+
+    @abc.abstractmethod
+    def remaining(self, standing: "Standing") -> float:
+        """The epsilon, at the cap's delta, of the largest single fit still affordable."""
+
+    @abc.abstractmethod
+    def recheck(self, entries: Sequence[Entry]) -> None:
+        """Refuse entries that record less than their events cost."""
+
+    def _refusal(
+        self, standing: "Standing", counts_as: float, events: Sequence[Event]
+    ) -> BudgetError:
+        cap, left = self._cap, self.remaining(standing)
+        return BudgetError(
+            f"the ledger's cap is epsilon {cap.epsilon:g} at delta {cap.delta:g} for all charges "
+            f"together; {standing.epsilon:.4g} is spent; this charge counts as epsilon "
+            f"{counts_as:.4g}{self._alone(events, counts_as)}, and the largest single fit still "
+            f"affordable is epsilon {rounded_down(left)}; nothing was charged, ask for less"
+        )
+
+    def _alone(self, events: Sequence[Event], counts_as: float) -> str:
+        """A remark where a filter counts a charge for clearly more than it costs alone."""
+        alone = total(Bill.of(events), self._cap, "pld")
+        if not alone < 0.95 * counts_as:
+            return ""
+        return f" ({alone:.4g} by itself; see 'What a charge counts for' in docs/ledger.md)"
+
+
+@final
+class AdaptiveMethod(Method):
+    """The adaptive filter; the first charge counts by its exact loss.
+
+    Guarantee:
+        Holds for charges chosen by earlier results: see ``AdaptiveFilter``.
+    """
+
+    def charge(self, standing: "Standing", events: Sequence[Event]) -> Terms:
+        """Price the first charge exactly, each later one as the filter counts it."""
+        if not standing.reserved:
+            return self._first(standing, events)
+        gate, before = self._gate(standing), self._position(standing)
+        after = advanced(gate, before, events)
+        if after.is_over:
+            raise self._too_much(standing, gate, before, events)
+        epsilon = max(standing.epsilon, _epsilon_at(gate, after))
+        return Terms(min(epsilon, self._cap.epsilon), _left_at(gate, after), after)
+
+    def remaining(self, standing: "Standing") -> float:
+        """All of the cap before the first charge; then what the filter has left."""
+        if not standing.reserved:
+            return self._cap.epsilon
+        return _left_at(self._gate(standing), self._position(standing))
+
+    def recheck(self, entries: Sequence[Entry]) -> None:
+        """Price every charge again, and up to a hundred totals."""
+        charges = [entry for entry in entries if entry.state == "RESERVED"]
+        old = [entry for entry in charges if entry.position is None]
+        if old != charges[: len(old)] or (old and self._opening.format != OLD_FORMAT):
+            raise InputError("an entry of the ledger lacks its price: it was changed or damaged")
+        if old:
+            _recheck_totals(old, self._cap, self._opening.accountant)
+        if len(charges) > len(old):
+            self._recheck_prices(charges, len(old))
+
+    def _recheck_prices(self, charges: Sequence[Entry], old: int) -> None:
+        gate, chosen = gate_for(self._cap, Bill.of(charges[0].events)), spread(len(charges))
+        before = _repriced(gate, charges[:old]) if old else None
+        for place, entry in enumerate(charges[old:], start=old):
+            after = entry.position or _start(gate)
+            least = _start(gate) if before is None else advanced(gate, before, entry.events)
+            if not _covers(after, least):
+                raise _understated(entry, _epsilon_at(gate, least))
+            if place in chosen:
+                _check(entry, _epsilon_at(gate, after))
+                _check_left(entry, _left_at(gate, after))
+            before = after
+
+    def _first(self, standing: "Standing", events: Sequence[Event]) -> Terms:
+        bill = Bill.of(events)
+        epsilon = total(bill, self._cap, "pld")
+        # Written so that a total that is no number is refused too.
+        if not epsilon <= self._cap.epsilon:
+            raise self._refusal(standing, epsilon, events)
+        gate = gate_for(self._cap, bill)
+        return Terms(epsilon, gate.remaining(0.0), _start(gate))
+
+    def _gate(self, standing: "Standing") -> "AdaptiveFilter":
+        first = next(iter(standing.reserved.values()))
+        return gate_for(self._cap, Bill.of(first.events))
+
+    def _position(self, standing: "Standing") -> Position:
+        if standing.position is None:
+            # All charges are from version 0.1.
+            return _repriced(self._gate(standing), list(standing.reserved.values()))
+        return standing.position
+
+    def _too_much(
+        self,
+        standing: "Standing",
+        gate: "AdaptiveFilter",
+        before: Position,
+        events: Sequence[Event],
+    ) -> BudgetError:
+        from dpflows.privacy.accounting.adaptive import as_epsilon
+
+        if before.is_over:
+            return BudgetError(
+                f"the ledger's cap is epsilon {self._cap.epsilon:g} at delta {self._cap.delta:g}; "
+                "its charges were made by version 0.1, which added them up as if they had been "
+                "decided beforehand; added up so that they may depend on earlier results they "
+                "pass the cap, so the ledger is full; nothing was charged"
+            )
+        price = gate.price(events, slack=before.slack)
+        if math.isinf(price.mu):
+            return BudgetError(
+                f"this charge has no finite price after others: a delta of its own, or sampling, "
+                f"needs a part of the ledger's delta ({self._cap.delta:g}), and what is set aside "
+                "for that is used up or too small; make it the first charge of a ledger; nothing "
+                "was charged"
+            )
+        return self._refusal(standing, as_epsilon(price.mu, self._cap.delta), events)
+
+
+@final
+class SumMethod(Method):
+    """One number per charge, added up: rho of ``zcdp``, squared mu of ``gdp``, or one Rényi order.
+
+    Guarantee:
+        Holds for charges chosen by earlier results: the number of one charge bounds it
+        whatever the results before it, and such bounds add up (Feldman and Zrnic 2021;
+        Whitehouse, Ramdas, Rogers and Wu 2023).
+    """
+
+    def charge(self, standing: "Standing", events: Sequence[Event]) -> Terms:
+        """The total with the new charge, which must not pass the cap."""
+        counts = standing.counts + counted(events)
+        epsilon = self._total(counts)
+        if not epsilon <= self._cap.epsilon:
+            raise self._refusal(standing, self._total(counted(events)), events)
+        return Terms(epsilon, self._left(counts))
+
+    def remaining(self, standing: "Standing") -> float:
+        """The Gaussian that what is left of the sum would pay for."""
+        return self._left(standing.counts)
+
+    def recheck(self, entries: Sequence[Entry]) -> None:
+        """Compute up to a hundred totals again, the last one always."""
+        charges = [entry for entry in entries if entry.state == "RESERVED"]
+        _recheck_totals(charges, self._cap, self._opening.accountant)
+        if charges:
+            _check_left(charges[-1], self._left(counted(e for one in charges for e in one.events)))
+
+    def _total(self, counts: Counter[Event]) -> float:
+        return _sum_of(Bill.of_counts(counts), self._cap, self._opening.accountant)
+
+    def _left(self, counts: Counter[Event]) -> float:
+        from dpflows.privacy.accounting.filters import largest_left
+
+        events = Bill.of_counts(counts).events()
+        return largest_left(self._opening.accountant, self._cap, events)
+
+
+@final
+class DeclaredMethod(Method):
+    """All charges are declared before the first one and priced together.
+
+    Guarantee:
+        Only declared charges are granted, each as often as it was declared, in any order,
+        so that all results together are a part of what was declared.
+    """
+
+    def declare(self, charges: Sequence[tuple[Event, ...]]) -> Terms:
+        """The total of all charges to come, which must not pass the cap."""
+        whole = Bill.of(event for charge in charges for event in charge)
+        epsilon = total(whole, self._cap, self._opening.accountant)
+        if not epsilon <= self._cap.epsilon:
+            raise BudgetError(
+                f"the ledger's cap is epsilon {self._cap.epsilon:g} at delta "
+                f"{self._cap.delta:g}; the {len(charges):,} charges declared would cost "
+                f"{epsilon:.4g} together; nothing was declared, declare fewer or smaller ones"
+            )
+        return Terms(epsilon, self._largest(map(Bill.of, charges)))
+
+    def charge(self, standing: "Standing", events: Sequence[Event]) -> Terms:
+        """A charge that was declared and not made yet."""
+        left, wanted = self._undone(standing), Bill.of(events)
+        if not left[wanted]:
+            raise BudgetError(
+                f"this charge is not among those declared for the ledger that are still to come "
+                f"({left.total():,} of {len(standing.declared or ()):,}); nothing was charged, "
+                "charge one that was declared, or make another ledger"
+            )
+        left[wanted] -= 1
+        return Terms(standing.epsilon, self._largest(left.elements()))
+
+    def remaining(self, standing: "Standing") -> float:
+        """The largest single charge that was declared and not made yet."""
+        return (
+            0.0 if standing.declared is None else self._largest(self._undone(standing).elements())
+        )
+
+    def recheck(self, entries: Sequence[Entry]) -> None:
+        """Compute the total of the declaration again; all later rows repeat it."""
+        for entry in entries:
+            if entry.state == "DECLARED":
+                epsilon = self.declare(entry.declared).epsilon
+                _check(entry, epsilon)
+
+    def _undone(self, standing: "Standing") -> Counter[Bill]:
+        if standing.declared is None:
+            raise InputError(
+                "the ledger takes declared charges only, and none were declared yet; call "
+                "declare([...]) with all of them before the first"
+            )
+        return +standing.undone
+
+    def _largest(self, bills: Iterable[Bill]) -> float:
+        costs = (total(bill, self._cap, self._opening.accountant) for bill in set(bills))
+        return max(costs, default=0.0)
+
+
+def method_of(opening: Opening) -> Method:
+    """How a ledger's charges are added up.
+
+    Ledgers of version 0.1 that name ``pld`` or ``rdp`` go on with the filter: the totals
+    of these accountants hold for charges decided beforehand only.
+    """
+    if opening.composition == "declared":
+        return DeclaredMethod(opening)
+    return SumMethod(opening) if opening.accountant in FILTERS[1:] else AdaptiveMethod(opening)
+
+
+def check_choice_of(composition: str, accountant: str | None) -> str:
+    """The accountant of a new ledger; refuses one that cannot keep the composition's promise."""
+    if accountant in FILTERS and composition == "adaptive":
+        return accountant
+    if accountant is not None and accountant not in (GDP_FILTER, RDP_FILTER):
+        check_accountant(accountant)
+    if composition == "adaptive" and accountant is not None:
+        raise InputError(
+            f"accountant {accountant!r} proves nothing for charges that depend on earlier "
+            f"results; leave it out, take one of {', '.join(FILTERS)}, or declare all charges "
+            "beforehand (composition='declared')"
+        )
+    if accountant in (GDP_FILTER, RDP_FILTER):
+        raise InputError(
+            f"accountant {accountant!r} is a filter; with composition='declared' take 'pld' or "
+            "leave it out"
+        )
+    return accountant or (GDP_FILTER if composition == "adaptive" else "pld")
+
+
+def same_charges(one: Sequence[Sequence[Event]], other: Sequence[Sequence[Event]]) -> bool:
+    """Whether two declarations hold the same charges, in whatever order."""
+    return Counter(map(Bill.of, one)) == Counter(map(Bill.of, other))
+
+
+def advanced(gate: "AdaptiveFilter", before: Position, events: Sequence[Event]) -> Position:
+    """Where the filter stands after one more charge; a way that passes its cap is closed."""
+    mu, slack = before.mu, before.slack
+    if mu is not None:
+        from dpflows.privacy.accounting.adaptive import added
+
+        mu, slack = added(mu, slack, gate.price(events, slack=slack))
+    pure = None if before.pure is None else before.pure + gate.pure_epsilon(events)
+    return dataclasses.replace(
+        before, mu=_within(mu, before.mu_cap), slack=slack, pure=_within(pure, before.pure_cap)
+    )
+
+
+def _within(amount: float | None, cap: float) -> float | None:
+    # Written so that an amount that is no number closes the way too.
+    return amount if amount is not None and amount <= cap * (1 + _ROUNDING) else None
+
+
+def _start(gate: "AdaptiveFilter") -> Position:
+    return Position(gate.mu_cap, gate.pure_cap)
+
+
+def _repriced(gate: "AdaptiveFilter", charges: Sequence[Entry]) -> Position:
+    position = _start(gate)
+    for entry in charges[1:]:
+        position = advanced(gate, position, entry.events)
+    return position
+
+
+def _epsilon_at(gate: "AdaptiveFilter", position: Position) -> float:
+    amounts = (math.inf if amount is None else amount for amount in (position.mu, position.pure))
+    return gate.epsilon(*amounts)
+
+
+def _left_at(gate: "AdaptiveFilter", position: Position) -> float:
+    return 0.0 if position.mu is None else gate.remaining(position.mu)
+
+
+@functools.lru_cache(maxsize=64)
+def gate_for(cap: Budget, first: Bill) -> "AdaptiveFilter":
+    """The filter that the first charge leaves."""
+    from dpflows.privacy.accounting.adaptive import AdaptiveFilter
+
+    return AdaptiveFilter(cap, tuple(first.events()))
+
+
+def rounded_down(epsilon: float) -> str:
+    """Four digits after the point, never above the value: what is left must not grow.
+
+    Example:
+        >>> rounded_down(0.12349)
+        '0.1234'
+    """
+    return f"{math.floor(epsilon * 1e4 + 1e-6) / 1e4:.4f}"
+
+
+def spread(count: int) -> set[int]:
+    """At most a hundred places among ``count``, the last one always.
+
+    Example:
+        >>> sorted(spread(3)), len(spread(1000))
+        ([0, 1, 2], 100)
+    """
+    stride = max(1, -(-count // _SPREAD))
+    return set(range(count - 1, -1, -stride))
+
+
+def _recheck_totals(charges: Sequence[Entry], cap: Budget, accountant: str) -> None:
+    chosen, counts = spread(len(charges)), Counter[Event]()
+    for place, entry in enumerate(charges):
+        counts.update(counted(entry.events))
+        if place in chosen:
+            _check(entry, _sum_of(Bill.of_counts(counts), cap, accountant))
+
+
+def _sum_of(bill: Bill, cap: Budget, accountant: str) -> float:
+    if accountant != RDP_FILTER:
+        return total(bill, cap, accountant)
+    from dpflows.privacy.accounting.filters import PrivacyFilter
+
+    return PrivacyFilter(cap).total(bill.events())
+
+
+def _covers(recorded: Position, least: Position) -> bool:
+    return (
+        recorded.mu_cap <= least.mu_cap * (1 + TOLERANCE)
+        and recorded.pure_cap <= least.pure_cap * (1 + TOLERANCE)
+        and _is_enough(recorded.mu, least.mu)
+        and _is_enough(recorded.pure, least.pure)
+        and recorded.slack >= least.slack * (1 - TOLERANCE)
+    )
+
+
+def _is_enough(recorded: float | None, least: float | None) -> bool:
+    if recorded is None or least is None:
+        return recorded is None
+    return recorded >= least * (1 - TOLERANCE)
+
+
+def _check(entry: Entry, epsilon: float) -> None:
+    if not entry.epsilon >= epsilon * (1 - TOLERANCE):
+        raise _understated(entry, epsilon)
+
+
+def _check_left(entry: Entry, left: float) -> None:
+    if entry.remaining is not None and not entry.remaining <= left * (1 + TOLERANCE) + 1e-9:
+        raise InputError(
+            f"entry {entry.number} of the ledger says that epsilon {entry.remaining:.6g} is left, "
+            f"but it is {left:.6g}: it was not written by this version's rules"
+        )
+
+
+def _understated(entry: Entry, epsilon: float) -> InputError:
+    return InputError(
+        f"entry {entry.number} of the ledger records a total of epsilon {entry.epsilon:.6g}, "
+        f"but its events cost {epsilon:.6g}: it was not written by this version's rules"
+    )

@@ -1,0 +1,184 @@
+r"""Gaussian noise for long vectors, exact in finite precision.
+
+A vector ``s`` is released as ``h * round((s + sigma * z) / h)``, where ``z`` is standard
+normal and the lattice width ``h`` is a public power of two far below ``sigma``. Rounding
+is post-processing of the Gaussian mechanism over the real numbers, so it costs nothing;
+what remains to be shown is that the program computes exactly that.
+
+Normals come from the Box-Muller transform, ``sqrt(-2 ln u) cos(2 pi v)`` and
+``sqrt(-2 ln u) sin(2 pi v)``, of uniforms whose first 64 bits are drawn at once. In double
+precision a normal is off by less than ``ERROR``, the bits not yet drawn included. Where the
+sum lies so close to the middle between two lattice points that this error could decide,
+or where ``u`` is so extreme that the error is larger, 192 more bits of both uniforms are
+drawn and the sum is computed with 320 bits. So every rounding is that of the real sum.
+
+Guarantee:
+    The released vector is distributed as the rounded sum of ``s`` and independent true
+    normals, up to a total variation distance of ``NOISE_DISTANCE`` per call, given
+    uniform bits: 256 bits of each uniform leave a rounding open with a chance below 2^-170,
+    and a call draws fewer than 2^60 normals. Accountants take this distance off delta. The
+    bits are those of ChaCha20 with a 256-bit key from the operating
+    system, drawn once per run and never stored; no two steps share a nonce.
+"""
+
+import math
+import os
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from jaxtyping import Float64, UInt64
+
+from dpflows.errors import InputError
+from dpflows.privacy.randomness import Entropy
+
+#: The lattice has at least so many points, as a power of two, per standard deviation.
+LATTICE_BITS = 12
+#: The most by which a normal computed in double precision is off. The parts: four units in the
+#: last place for each elementary function and the products, at most 2^-44 as a normal is
+#: below 9.5; the bits of u not yet drawn, 2^-65 / (u sqrt(-2 ln u)) < 2^-45; and
+#: the rounding of u near 1, 2^-54 / sqrt(2 (1 - u)) < 2^-41.4.
+ERROR = 2.0**-40
+#: Where u lies below 2^-22 or above 1 - 2^-26, the error may be larger.
+_LOWEST, _HIGHEST = np.uint64(2**42), np.uint64(2**64 - 2**38)
+
+_MORE_BITS = 192
+_PRECISION = 320
+
+
+class Normals(NamedTuple):
+    """Standard normals in double precision, and the bits that they were made of."""
+
+    values: Float64[np.ndarray, " count"]
+    radius: UInt64[np.ndarray, " pairs"]
+    angle: UInt64[np.ndarray, " pairs"]
+
+    @property
+    def doubtful(self) -> np.ndarray:
+        """Which normals may be off by more than ``ERROR``."""
+        extreme = (self.radius < _LOWEST) | (self.radius > _HIGHEST)
+        return np.concatenate([extreme, extreme])[: len(self.values)]
+
+
+@final
+class RoundedGaussian:
+    """Adds exact, rounded Gaussian noise to vectors, step by step.
+
+    Args:
+        entropy: Where the 256 bits of the key come from.
+
+    Example:
+        >>> noise = RoundedGaussian(Entropy.from_os())
+        >>> released = noise.add(np.zeros(3), scale=1.0, step=0)
+        >>> bool((released * 2**12 == np.rint(released * 2**12)).all())
+        True
+    """
+
+    def __init__(self, entropy: Entropy) -> None:
+        self._key = entropy.bytes("noise", step=0, count=32)
+        self._process = os.getpid()
+
+    def add(
+        self, sums: Float64[np.ndarray, " count"], *, scale: float, step: int
+    ) -> Float64[np.ndarray, " count"]:
+        """The sums plus noise of standard deviation ``scale``, on the lattice.
+
+        Args:
+            sums: What is to be released; every entry finite.
+            scale: The standard deviation of the noise.
+            step: Which step of the run this is; no step may be used twice.
+
+        Guarantee:
+            See the module. The width of the lattice depends on ``scale`` alone.
+        """
+        normals = self.normals(len(sums), step=step)
+        return self.rounded(sums, normals, scale=scale, step=step)
+
+    def normals(self, count: int, *, step: int) -> Normals:
+        """The normals of a step; they do not depend on what they are added to."""
+        pairs = (count + 1) // 2
+        drawn = np.frombuffer(self._stream(step, 0, 16 * pairs), np.uint64)
+        radius, angle = drawn[:pairs], drawn[pairs:]
+        values = np.empty(2 * pairs)
+        cosines, sines = values[:pairs], values[pairs:]
+        turn = angle * (2 * math.pi * 2.0**-64)
+        np.cos(turn, out=cosines)
+        np.sin(turn, out=sines)
+        length = _lengths(radius)
+        cosines *= length
+        sines *= length
+        return Normals(values[:count], radius, angle)
+
+    def rounded(
+        self, sums: Float64[np.ndarray, " count"], normals: Normals, *, scale: float, step: int
+    ) -> Float64[np.ndarray, " count"]:
+        """The lattice points nearest to the sums plus noise."""
+        width = lattice(scale)
+        noise = normals.values * (scale / width)
+        noisy = sums * (1 / width)
+        noisy += noise
+        points = np.rint(noisy)
+        largest = float(np.abs(points).max(initial=1.0)) + float(np.abs(noise).max(initial=1.0))
+        if not math.isfinite(largest):
+            raise InputError("sums must be finite before noise is added to them")
+        noisy -= points
+        # the error of the normals, and what rounding in this function adds to it
+        error = ERROR * scale / width + 2.0**-51 * largest
+        undecided = np.abs(noisy, out=noisy) > 0.5 - error
+        for at in np.flatnonzero(undecided | normals.doubtful):
+            points[at] = self._exactly(float(sums[at]), normals, int(at), scale=scale, step=step)
+        points *= width
+        return points
+
+    def _exactly(self, value: float, normals: Normals, at: int, *, scale: float, step: int) -> int:
+        """The nearest lattice point, from 256 bits of each uniform."""
+        import mpmath  # rarely needed
+
+        pair = at % len(normals.radius)
+        more = self._stream(step, 1 + pair, _MORE_BITS // 4)
+        with mpmath.workprec(_PRECISION):
+            u = _joined(int(normals.radius[pair]), more[: _MORE_BITS // 8])
+            v = _joined(int(normals.angle[pair]), more[_MORE_BITS // 8 :])
+            wave = mpmath.cospi if at < len(normals.radius) else mpmath.sinpi
+            normal = mpmath.sqrt(-2 * mpmath.log(u)) * wave(2 * v)
+            exact = (mpmath.mpf(value) + mpmath.mpf(scale) * normal) / mpmath.mpf(lattice(scale))
+            return int(mpmath.floor(exact + mpmath.mpf(0.5)))
+
+    def _stream(self, step: int, part: int, count: int) -> bytes:
+        """Bits of one part of a step: every (step, part) is a nonce of its own."""
+        if os.getpid() != self._process:
+            raise InputError("a forked process must not go on with its parent's noise")
+        # 32 bits count blocks of the cipher, 96 are the nonce
+        nonce = bytes(4) + step.to_bytes(6, "little") + part.to_bytes(6, "little")
+        cipher = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None)
+        return cipher.encryptor().update(bytes(count))
+
+
+def _lengths(radius: UInt64[np.ndarray, " pairs"]) -> Float64[np.ndarray, " pairs"]:
+    """``sqrt(-2 ln u)``, where u is the middle of what the bits not yet drawn leave open."""
+    u = radius.astype(np.float64)
+    u += 0.5
+    u *= 2.0**-64
+    np.log(u, out=u)
+    u *= -2
+    return np.sqrt(u, out=u)
+
+
+def lattice(scale: float) -> float:
+    """The width of the lattice for noise of this standard deviation: a power of two.
+
+    Example:
+        >>> lattice(1.5) == 2.0**-12
+        True
+    """
+    if not (math.isfinite(scale) and scale > 0):
+        raise InputError(f"the noise's standard deviation must be positive, got {scale}")
+    return math.ldexp(1.0, math.frexp(scale)[1] - 1 - LATTICE_BITS)
+
+
+def _joined(first: int, more: bytes) -> Any:
+    """The middle of the interval that all drawn bits of a uniform leave."""
+    import mpmath
+
+    bits = (first << _MORE_BITS) | int.from_bytes(more, "little")
+    return mpmath.ldexp(mpmath.mpf(2 * bits + 1), -(64 + _MORE_BITS + 1))
