@@ -69,7 +69,10 @@ def _beside(script):
 def main(python):
     console = Console()
     console.print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    found = {str(batch): measured(python, batch) for batch in BATCHES}
+    found = {}
+    for batch in BATCHES:
+        found[str(batch)] = measured(python, batch)
+        console.print(batch, found[str(batch)]["milliseconds"])
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results.pop("speedup_vs_opacus", None)
     results["peers"] = {"maf": found}

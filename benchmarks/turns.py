@@ -37,14 +37,18 @@ class Contender:
             text=True,
             env=os.environ | {"PYTHONPATH": paths},
         )
-        if not (said := self._process.stdout.readline()):
-            raise SystemExit(f"{' '.join(command)} ended by itself")
-        self.facts = json.loads(said)
+        self._command = " ".join(command)
+        self.facts = json.loads(self._said())
 
     def seconds(self):
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+        return float(self._said())
+
+    def _said(self):
+        if not (line := self._process.stdout.readline()):
+            raise SystemExit(f"{self._command} ended by itself, code {self._process.wait()}")
+        return line
 
     def end(self):
         self._process.stdin.close()
