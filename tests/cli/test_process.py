@@ -73,12 +73,26 @@ def test_an_exhausted_budget_has_its_own_code(tmp_path, job):
     assert os.listdir(tmp_path) == []
 
 
+DIVERGING = """
+import sys
+from dpflows.training import loop
+def diverge(state):
+    raise loop.TrainingError("training diverged by step 3 and nothing was released")
+loop._require_finite = diverge
+from dpflows.__main__ import main
+main()
+"""
+
+
 @pytest.mark.long
 def test_a_training_that_fails_has_its_own_code(tmp_path, job):
+    """Clipping keeps even a step size of 1,000 finite, so the failure is brought about."""
     words = FIT.format(rows=job.rows, schema=job.schema, out="m.dpflow")
-    more = "--learning-rate 1000 --steps 300 --batch-size 50 --architecture maf"
-    code, said = _shell(f"dpflows {words.replace('--epsilon 1', '--epsilon 100')} {more}", tmp_path)
-    assert (code, said.count("\n")) == (4, 1), said
+    more = "--steps 3 --batch-size 50 --architecture nsf"
+    process = _started(DIVERGING, f"{words} {more}".split(), tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err.count(b"\n")) == (4, b"", 1), err
+    assert err.startswith(b"error: training diverged")
     assert os.listdir(tmp_path) == []
 
 
