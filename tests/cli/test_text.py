@@ -56,5 +56,5 @@ def test_options_stand_in_place_of_the_schema(folder, capsys):
     score = ["score", "m.dpflow", "u.tsv", "--output", "b.csv"]
     assert run(app, [*score, "--delimiter", "tab", "--decimal", "."]) == 0
     capsys.readouterr()
-    assert run(app, [*score, "--unreadable", "missing"]) == 2
+    assert run(app, [*score[:-1], "c.csv", "--unreadable", "missing"]) == 2
     assert "declare nullable = true there" in " ".join(capsys.readouterr().err.split())
