@@ -8,26 +8,41 @@ import shutil
 import numpy as np
 import pytest
 
-from dpflows.files import write_model
-from dpflows.privacy.events import PureEvent, Sensitivity
+from dpflows import DPGaussian
+from dpflows.files import read_model, write_model
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.ledger import Ledger, publish
 
-QUERY = PureEvent(epsilon=Sensitivity.uniformly(0.1), purpose="training")
 
-
-def _model(path, receipt) -> None:
-    header = {} if receipt is None else {"receipt": receipt.to_dict()}
-    write_model(path, header=header, arrays={"shift": np.zeros(2)})
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A model that was fitted without a ledger: its releases, header and arrays."""
+    rows = np.random.default_rng(1).uniform(-1, 1, size=(200, 2))
+    density = DPGaussian(0.1, 1e-6, bounds=(-1, 1)).fit(rows)
+    path = tmp_path_factory.mktemp("free") / "free.dpflow"
+    density.save(path)
+    return density.guarantee_.events, *read_model(path)
 
 
 @pytest.fixture
-def place(tmp_path):
+def model(fitted):
+    """Write that model with a receipt."""
+    _, header, arrays = fitted
+
+    def write(path, receipt) -> None:
+        charged = header | {"receipt": None if receipt is None else receipt.to_dict()}
+        write_model(path, header=charged, arrays=arrays)
+
+    return write
+
+
+@pytest.fixture
+def place(tmp_path, fitted, model):
     """A ledger with one released model and one open charge."""
     ledger = Ledger(tmp_path / "clinic.ledger", cap=Budget(1.0, 1e-6), accountant="zcdp")
-    receipt = ledger.reserve([QUERY], purpose="fit", run="night-7")
-    publish(ledger, receipt, tmp_path / "m.dpflow", lambda path: _model(path, receipt))
-    ledger.reserve([QUERY], purpose="fit [bold]", run="night-8")
+    receipt = ledger.reserve(fitted[0], purpose="fit", run="night-7")
+    publish(ledger, receipt, tmp_path / "m.dpflow", lambda path: model(path, receipt))
+    ledger.reserve(fitted[0], purpose="fit [bold]", run="night-8")
     return tmp_path / "clinic.ledger"
 
 
@@ -66,10 +81,10 @@ def test_history_lists_every_entry(dpflows, place):
     assert "fit [bold]" in lines[4]
 
 
-def test_history_for_a_machine_holds_the_events_and_the_chain(dpflows, place):
+def test_history_for_a_machine_holds_the_events_and_the_chain(dpflows, place, fitted):
     entries = json.loads(dpflows("budget", "history", place, "--json")[1])["entries"]
     assert [entry["state"] for entry in entries] == ["OPENED", "RESERVED", "RELEASED", "RESERVED"]
-    assert entries[1]["events"] == [QUERY.to_dict()]
+    assert entries[1]["events"] == [event.to_dict() for event in fitted[0]]
     assert [entry["head"] for entry in entries] == [e.head for e in Ledger(place).history()]
 
 
@@ -91,33 +106,33 @@ def test_verify_finds_the_charge_of_a_model(dpflows, place):
     assert shown["model"]["released"] is True
 
 
-def test_verify_says_when_it_knows_the_receipt_alone(dpflows, place):
-    receipt = Ledger(place).reserve([QUERY], purpose="fit")
-    _model(place.parent / "saved.dpflow", receipt)
+def test_verify_says_when_it_knows_the_receipt_alone(dpflows, place, fitted, model):
+    receipt = Ledger(place).reserve(fitted[0], purpose="fit")
+    model(place.parent / "saved.dpflow", receipt)
     _, out, _ = dpflows("budget", "verify", place, "--model", place.parent / "saved.dpflow")
     assert "only its receipt was checked" in out
 
 
-def test_a_restored_old_ledger_is_found_by_a_newer_model(refused, place):
+def test_a_restored_old_ledger_is_found_by_a_newer_model(refused, place, fitted, model):
     folder = place.parent
     shutil.copy(place, folder / "old")
-    receipt = Ledger(place).reserve([QUERY], purpose="fit")
-    _model(folder / "new.dpflow", receipt)
+    receipt = Ledger(place).reserve(fitted[0], purpose="fit")
+    model(folder / "new.dpflow", receipt)
     os.replace(folder / "old", place)
     line = refused("budget", "verify", place, "--model", folder / "new.dpflow")
     assert "an old copy of the ledger was restored" in line
 
 
-def test_a_model_with_a_borrowed_receipt_is_found(refused, place):
-    receipt = Ledger(place).reserve([QUERY], purpose="fit")
+def test_a_model_with_a_borrowed_receipt_is_found(refused, place, fitted, model):
+    receipt = Ledger(place).reserve(fitted[0], purpose="fit")
     Ledger(place).release(receipt, artefact="ab" * 32)
-    _model(place.parent / "forged.dpflow", receipt)
+    model(place.parent / "forged.dpflow", receipt)
     line = refused("budget", "verify", place, "--model", place.parent / "forged.dpflow")
     assert "the ledger marked another file as that run's release" in line
 
 
-def test_a_model_without_a_receipt_is_not_covered(refused, place):
-    _model(place.parent / "free.dpflow", None)
+def test_a_model_without_a_receipt_is_not_covered(refused, place, model):
+    model(place.parent / "free.dpflow", None)
     line = refused("budget", "verify", place, "--model", place.parent / "free.dpflow")
     assert "has no receipt" in line
     assert "fit it again with --ledger" in line

@@ -66,7 +66,7 @@ def test_detect_answers_and_charges_the_file(dpflows, made, tmp_path):
 
 
 def test_detect_refuses_more_than_is_left_and_leaves_no_file(refused, job, made, tmp_path):
-    line = refused("detect", made, job.rows, "--output", tmp_path / "b.csv")
+    line = refused("detect", made, job.rows, "--output", tmp_path / "b.csv", code=3)
     assert "but 300 were asked for" in line
     assert not (tmp_path / "b.csv").exists()
 
@@ -97,7 +97,6 @@ def test_a_watched_fit_shows_its_parts(dpflows, job, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--epsilon", 0.5], "lower it, or raise total_budget"),
         (["--epsilon", "inf"], "epsilon must be finite"),
         (["--epsilon-per-query", -1], "epsilon_per_query must be a positive"),
         (["--mechanism", "coin"], "mechanism must be one of"),
@@ -115,6 +114,12 @@ def test_mistakes_are_one_line_and_leave_nothing(refused, job, tmp_path, more, m
     path = tmp_path / "e.dpflow"
     assert message in refused(*words_for(job, path, *more))
     assert not path.exists()
+
+
+def test_a_question_dearer_than_the_budget_is_refused(refused, job, tmp_path):
+    line = refused(*words_for(job, tmp_path / "e.dpflow", "--epsilon", 0.5), code=3)
+    assert "lower it, or raise total_budget" in line
+    assert not (tmp_path / "e.dpflow").exists()
 
 
 def test_a_flow_is_made_from_the_schema(job):

@@ -51,6 +51,10 @@ def _frame(columns: list[str]) -> pd.DataFrame:
     return pd.DataFrame({name: every[name] for name in columns})
 
 
+def _numbers() -> pd.DataFrame:
+    return _frame(list(NUMBERS["columns"]))
+
+
 def _with(frame: pd.DataFrame, column: str, cell: object) -> pd.DataFrame:
     planted = frame.astype(object)
     planted.loc[ROWS // 2, column] = cell
@@ -76,17 +80,19 @@ FORMS = {
 def fitted():
     """Whatever reads rows once it is fitted."""
     budget, numbers = Budget(1.0, 1e-6), Schema.from_dict(NUMBERS)
-    rows, mixed = _frame(list(NUMBERS["columns"])), _frame(list(MIXED["columns"]))
+    mixed = _frame(list(MIXED["columns"]))
     gaussian = DPGaussian(1.0, 1e-5, schema=numbers)
     flow = DPFlow(1.0, 1e-5, schema=Schema.from_dict(MIXED), steps=1, batch_size=9).fit(mixed)
     ensemble = DPEnsembleDetector(
         3, DPGaussian(schema=numbers), epsilon_per_query=0.5, total_budget=budget
     )
     return {
-        "density": gaussian.fit(rows).score_samples,
+        "density": gaussian.fit(_numbers()).score_samples,
         "mixed density": flow.score_samples,
-        "detector": DPAnomalyDetector(DPGaussian(1.0, 1e-5, schema=numbers)).fit(rows).predict,
-        "ensemble": ensemble.fit(rows).predict,
+        "detector": DPAnomalyDetector(DPGaussian(1.0, 1e-5, schema=numbers))
+        .fit(_numbers())
+        .predict,
+        "ensemble": ensemble.fit(_numbers()).predict,
         "a fit": DPGaussian(1.0, 1e-5, schema=numbers).fit,
         "a fit of mixed kinds": DPFlow(1.0, 1e-5, schema=Schema.from_dict(MIXED)).fit,
         "a fit of a detector": DPAnomalyDetector(DPGaussian(1.0, 1e-5, schema=numbers)).fit,

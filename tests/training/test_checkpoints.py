@@ -20,7 +20,7 @@ from dpflows.flows.density import Defended
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import read_table
-from dpflows.table.schema import Schema
+from dpflows.table.schema import Column, Schema
 from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.fingerprints import key_path, table_tag
 from dpflows.training.fitting import fit_model
@@ -281,11 +281,18 @@ def test_text_truth_and_dates_count_too():
     frame = pd.DataFrame(
         {"a": ["x", "y"], "b": [True, False], "c": pd.to_datetime(["2020-01-01", "2021-01-01"])}
     )
-    tags = {table_tag(bytes(32), read_table(frame))}
+    kinds = Schema(
+        (
+            Column("a", "categorical", categories=("x", "y", "z")),
+            Column("b", "boolean"),
+            Column("c", "date", min=0, max=2e9),
+        )
+    )
+    tags = {table_tag(bytes(32), read_table(frame, kinds))}
     for name, cell in {"a": "z", "b": False, "c": pd.Timestamp("2020-01-02")}.items():
         other = frame.copy()
         other.loc[0, name] = cell
-        tags.add(table_tag(bytes(32), read_table(other)))
+        tags.add(table_tag(bytes(32), read_table(other, kinds)))
     assert len(tags) == 4
 
 
