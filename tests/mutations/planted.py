@@ -50,8 +50,8 @@ BUGS: dict[str, Bug] = {
     ),
     "noise over the batch size twice": Bug(
         "training/noise.py",
-        "noise.rounded(exact, normals, scale=self.scale, step=step)",
-        "noise.rounded(exact, normals, scale=self.scale / self.batch_size, step=step)",
+        "        return self.noise_multiplier * self.clipper.sensitivity\n",
+        "        return self.noise_multiplier * self.clipper.sensitivity / self.batch_size\n",
         (f"{STEP}::test_the_noise_of_a_step_is_what_the_plan_says_over_the_batch_size",),
     ),
     "shuffle for Poisson": Bug(
@@ -70,9 +70,9 @@ BUGS: dict[str, Bug] = {
     ),
     "key reuse: noise": Bug(
         "training/loop.py",
-        "gradient.release(total, noise, step=step + i)",
-        "gradient.release(total, noise, step=step)",
-        (f"{STEP}::test_every_step_of_a_run_is_released_once_with_its_own_number",),
+        "self._draw(step=step)",
+        "self._draw(step=0)",
+        (f"{STEP}::test_every_step_of_a_run_has_normals_of_its_own",),
     ),
     "divisor from the drawn batch": Bug(
         "training/noise.py",

@@ -24,8 +24,8 @@ def zero_gradient_run(taken_apart, loss, steps, sigma=SIGMA):
     """Noise of every step of a run whose gradients are all zero, trained coordinates only."""
     gradient = gradient_of(taken_apart, loss, sigma)
     noise = RoundedGaussian(Entropy.insecure(11))
-    size = int(gradient.trained[-1]) + 1
-    released = [gradient.release(np.zeros(size), noise, step=step) for step in range(steps)]
+    zero = np.zeros(gradient.coordinates)
+    released = [gradient.release(zero, noise, step=step) for step in range(steps)]
     hidden = np.delete(np.stack(released), gradient.trained, axis=1)
     assert hidden.size > 0
     assert (hidden == 0).all()

@@ -10,15 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import TypeCheckError
 from scipy import stats
 
+from dpflows.privacy.mechanisms import rounded_gaussian
 from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training import clipping
 from dpflows.training.batches import make_batches
 from dpflows.training.clipping import Clipping, by_rows, by_taps
 from dpflows.training.loop import CHUNK, Loop
-from dpflows.training.noise import private_gradient
+from dpflows.training.noise import PrivateGradient, private_gradient
 from dpflows.training.optimizers import Optimizer
 from dpflows.training.taps import Parameters, take_apart
 
@@ -192,7 +194,7 @@ def test_no_key_is_used_twice_in_a_run(line):
     assert len(np.unique(keys, axis=0)) == len(keys) == 8 * CHUNK
 
 
-def test_every_step_of_a_run_is_released_once_with_its_own_number(line, monkeypatch):
+def test_every_step_of_a_run_has_normals_of_its_own(line, monkeypatch):
     steps = []
     right = RoundedGaussian.normals
 
@@ -201,8 +203,36 @@ def test_every_step_of_a_run_is_released_once_with_its_own_number(line, monkeypa
         return right(self, count, step=step)
 
     monkeypatch.setattr(RoundedGaussian, "normals", noted)
-    loop = Loop(
-        gradient_of(line), make_batches("poisson", rows=40, batch_size=BATCH), Optimizer(), 27
-    )
-    loop.run(loop.start(line[0]), jnp.ones((40, 3)), entropy=Entropy.from_os())
-    assert steps == list(range(27))
+    run_of(line, 2 * CHUNK)
+    assert steps == list(range(2 * CHUNK))
+
+
+def run_of(line, steps, entropy=None):
+    batches = make_batches("poisson", rows=40, batch_size=BATCH)
+    loop = Loop(gradient_of(line), batches, Optimizer(), steps)
+    table = jnp.asarray(np.random.default_rng(1).normal(size=(40, 3)), jnp.float32)
+    state = loop.run(loop.start(line[0]), table, entropy=entropy or Entropy.from_os())
+    return vector(state.parameters)
+
+
+def test_steps_that_double_precision_cannot_decide_are_released_with_more_bits(line, monkeypatch):
+    """With an error a trillion times larger, many steps are undecided and none comes out wrong."""
+    usual = run_of(line, CHUNK + 3, Entropy.insecure(5))
+    released = []
+    right = PrivateGradient.release
+
+    def noted(self, sums, noise, *, step):
+        released.append(step)
+        return right(self, sums, noise, step=step)
+
+    monkeypatch.setattr(PrivateGradient, "release", noted)
+    monkeypatch.setattr(rounded_gaussian, "ERROR", 2.0**-12)
+    np.testing.assert_array_equal(run_of(line, CHUNK + 3, Entropy.insecure(5)), usual)
+    assert 5 < len(released) < CHUNK + 3
+    assert released == sorted(set(released))
+
+
+def test_normals_in_single_precision_are_refused(line):
+    gradient = gradient_of(line)
+    with pytest.raises((TypeError, TypeCheckError)):
+        gradient.rounded(jnp.zeros(gradient.coordinates), jnp.zeros(gradient.coordinates))

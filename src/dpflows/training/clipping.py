@@ -114,8 +114,8 @@ class Clipper:
     Attributes:
         clip: The sum over a piece of the batch.
         clipping: How each row is bounded.
-        piece: The most rows that are worked on at once. What they leave behind must fit
-            into memory that is not given back between steps: fresh memory is slow.
+        piece: The most rows that are worked on at once: what they leave behind should fit into
+            the caches of the processor.
     """
 
     clip: PieceSum

@@ -1,7 +1,8 @@
 """The loop: steps that are compiled once and run in chunks.
 
-A step without privacy is one compiled program. A private step is two, with the noise
-between them: noise is drawn by the processor's own program, in double precision.
+Normals for a chunk of private steps are drawn before it, in double precision. Where double
+precision cannot decide a rounding, which happens about once in 2^31 coordinates, the chunk
+stops before the step is made, the step is released with more bits, and the chunk goes on.
 
 Guarantee:
     A private run touches the rows only through ``PrivateGradient.release``, once per
@@ -10,6 +11,7 @@ Guarantee:
     fails depends on noisy parameters and public callbacks alone.
 """
 
+import concurrent.futures
 import functools
 import time
 from collections.abc import Callable
@@ -136,14 +138,19 @@ class Loop:
     def _private_chunks(
         self, gradient: PrivateGradient, entropy: Entropy
     ) -> Callable[[State, Array, int], State]:
-        sums, update = _compiled_halves(self, gradient)
+        chunk, update = _compiled_private(self, gradient)
         noise = RoundedGaussian(entropy)
+        drawn = _Ahead(functools.partial(gradient.normals, noise, count=CHUNK), self.steps)
 
         def advance(state: State, rows: Array, step: int) -> State:
             count, sizes, keys = self.chunk_inputs(entropy, step)
-            for i in range(count):
-                total = sums(state.parameters, rows, sizes[i], keys[i])
-                state = update(state, gradient.release(total, noise, step=step + i))
+            normals, done = drawn.at(step), 0
+            while done < count:
+                state, reached, sums = chunk(state, rows, done, count, sizes, keys, normals)
+                done = int(reached)
+                if done < count:
+                    released = gradient.release(sums, noise, step=step + done)
+                    state, done = update(state, released), done + 1
             return state
 
         return advance
@@ -189,18 +196,70 @@ def _compiled_chunk(loop: Loop, gradient: PlainGradient) -> Callable[..., State]
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled_halves(
+def _compiled_private(
     loop: Loop, gradient: PrivateGradient
-) -> tuple[Callable[..., Array], Callable[..., State]]:
-    """The two programs of a private step: up to the sum, and from the noisy gradient on."""
-
-    def sums(parameters: Parameters, rows: Array, size: Array, key: Array) -> Array:
-        return gradient.sums(parameters, *loop.batch(rows, size, key))
+) -> tuple[Callable[..., tuple[State, Array, Array]], Callable[..., State]]:
+    """A chunk of private steps, and one step along a gradient that was released outside."""
 
     def update(state: State, released: Array) -> State:
         return loop.update(state, gradient.gradient(released, state.parameters))
 
-    return jax.jit(sums), jax.jit(update, donate_argnums=0)
+    def chunk(
+        state: State,
+        rows: Array,
+        start: Array,
+        count: Array,
+        sizes: Array,
+        keys: Array,
+        normals: Array,
+    ) -> tuple[State, Array, Array]:
+        """Steps up to the end of the chunk, or to one that is undecided, and its sums."""
+
+        def more(at: _Place) -> Array:
+            return (at.step < count) & ~at.undecided
+
+        def body(at: _Place) -> _Place:
+            batch = loop.batch(rows, sizes[at.step], keys[at.step])
+            sums = gradient.sums(at.state.parameters, *batch)
+            released, undecided = gradient.rounded(sums, normals[at.step])
+            state = jax.lax.cond(undecided, lambda: at.state, lambda: update(at.state, released))
+            return _Place(at.step + ~undecided, state, sums, undecided)
+
+        with jax.enable_x64(True):
+            nothing = jnp.zeros(normals.shape[1], jnp.float64)
+        first = _Place(jnp.asarray(start, jnp.int32), state, nothing, jnp.asarray(False))
+        last = jax.lax.while_loop(more, body, first)
+        return last.state, last.step, last.sums
+
+    return jax.jit(chunk, donate_argnums=0), jax.jit(update, donate_argnums=0)
+
+
+class _Ahead:
+    """Normals for chunks of steps, those of the next chunk drawn while this one is computed."""
+
+    def __init__(self, draw: Callable[..., np.ndarray], steps: int) -> None:
+        self._draw, self._steps = draw, steps
+        self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+        self._next: tuple[int, concurrent.futures.Future[np.ndarray]] | None = None
+
+    def at(self, step: int) -> Array:
+        """The normals of the chunk that begins at ``step``, in double precision."""
+        waiting, self._next = self._next, None
+        is_here = waiting is not None and waiting[0] == step
+        normals = waiting[1].result() if waiting and is_here else self._draw(step=step)
+        if step + CHUNK < self._steps:
+            self._next = step + CHUNK, self._thread.submit(self._draw, step=step + CHUNK)
+        with jax.enable_x64(True):
+            return jnp.asarray(normals)
+
+
+class _Place(NamedTuple):
+    """Where a chunk of private steps is."""
+
+    step: Array
+    state: State
+    sums: Array
+    undecided: Array
 
 
 def _keys(entropy: Entropy, stream: Stream, step: int, count: int) -> np.ndarray:

@@ -14,9 +14,13 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64, Int
+from jaxtyping import Array, Bool, Float, Float64, Int
 
-from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from dpflows.privacy.mechanisms.rounded_gaussian import (
+    RoundedGaussian,
+    decided_within,
+    lattice,
+)
 from dpflows.training.clipping import Clipper
 from dpflows.training.taps import Blueprint, DenseParameters, Parameters
 
@@ -28,12 +32,14 @@ class PrivateGradient:
 
     Attributes:
         clipper: Bounds each row and adds them up.
+        coordinates: How long the vector of all parameters is, masked ones included.
         trained: The places of the vector that no mask hides.
         noise_multiplier: The noise's standard deviation over the clipping norm.
         batch_size: The public number that the sum is divided by.
     """
 
     clipper: Clipper
+    coordinates: int
     trained: Int[np.ndarray, " trained"]
     noise_multiplier: float
     batch_size: int
@@ -62,10 +68,10 @@ class PrivateGradient:
             step: Which step this is.
 
         Guarantee:
-            The only way from ``sums`` to anything else. No step may be released twice.
+            With ``rounded``, which gives the same vector, the only way from ``sums`` to
+            anything else. A step is released once.
         """
         shape = (*sums.shape[:-1], len(self.trained))
-        # drawn while the device may still be computing the sums
         normals = noise.normals(math.prod(shape), step=step)
         exact = np.take(np.asarray(sums), self.trained, axis=-1).reshape(-1)
         noisy = noise.rounded(exact, normals, scale=self.scale, step=step)
@@ -73,6 +79,34 @@ class PrivateGradient:
         released[..., self.trained] = noisy.reshape(shape)
         released /= self.batch_size
         return released
+
+    def normals(
+        self, noise: RoundedGaussian, *, step: int, count: int
+    ) -> Float64[np.ndarray, "count coordinates"]:
+        """The normals of some steps at the places of the parameters, zero where a mask is."""
+        drawn = np.zeros((count, self.coordinates))
+        for i in range(count):
+            drawn[i, self.trained] = noise.normals(len(self.trained), step=step + i).values
+        return drawn
+
+    def rounded(
+        self, sums: Float64[Array, " coordinates"], normals: Float64[Array, " coordinates"]
+    ) -> tuple[Float64[Array, " coordinates"], Bool[Array, ""]]:
+        """What ``release`` gives, and whether double precision was not enough to decide it.
+
+        Runs on the device. Where it is undecided, only ``release`` may be used.
+        """
+        if sums.dtype != np.float64 or normals.dtype != np.float64:
+            raise TypeError("sums and normals must be in double precision")
+        width = lattice(self.scale)
+        with jax.enable_x64(True):
+            noisy = sums * (1 / width) + normals * (self.scale / width)
+            points = jnp.round(noisy)
+            largest = jnp.max(jnp.abs(points), initial=0.0)
+            gap = jnp.max(jnp.abs(noisy - points), initial=0.0)
+            # written so that what is not finite is undecided too
+            undecided = ~(gap <= decided_within(self.scale, largest))
+            return points * width / self.batch_size, undecided
 
     def gradient(self, released: Float[Array, " coordinates"], like: Parameters) -> Parameters:
         """A released vector in the shape of the parameters."""
@@ -96,7 +130,8 @@ def private_gradient(
 ) -> PrivateGradient:
     """The gradient of DP-SGD for a model that was taken apart into these parameters."""
     trained = trained_coordinates(blueprint, parameters)
-    return PrivateGradient(clipper, trained, noise_multiplier, batch_size)
+    coordinates = sum(leaf.size for leaf in jax.tree.leaves(parameters))
+    return PrivateGradient(clipper, coordinates, trained, noise_multiplier, batch_size)
 
 
 def trained_coordinates(

@@ -5,18 +5,14 @@ from collections.abc import Iterator
 from unittest import mock
 
 from dpflows.privacy.mechanisms import samplers
-from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from dpflows.training.noise import PrivateGradient
 
 
 @contextlib.contextmanager
 def faint_noise(times: float) -> Iterator[None]:
     """Training whose noise is that many times too small, while its claim stays."""
-    right = RoundedGaussian.rounded
-
-    def wrong(self, sums, normals, *, scale, step):
-        return right(self, sums, normals, scale=scale / times, step=step)
-
-    with mock.patch.object(RoundedGaussian, "rounded", wrong):
+    faint = property(lambda self: self.noise_multiplier * self.clipper.sensitivity / times)
+    with mock.patch.object(PrivateGradient, "scale", faint):
         yield
 
 

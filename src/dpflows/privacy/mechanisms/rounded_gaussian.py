@@ -7,10 +7,11 @@ what remains to be shown is that the program computes exactly that.
 
 Normals come from the Box-Muller transform, ``sqrt(-2 ln u) cos(2 pi v)`` and
 ``sqrt(-2 ln u) sin(2 pi v)``, of uniforms whose first 64 bits are drawn at once. In double
-precision a normal is off by less than ``ERROR``, the bits not yet drawn included. Where the
-sum lies so close to the middle between two lattice points that this error could decide,
-or where ``u`` is so extreme that the error is larger, 192 more bits of both uniforms are
-drawn and the sum is computed with 320 bits. So every rounding is that of the real sum.
+precision a normal is off by less than ``ERROR``, the bits not yet drawn included; where ``u``
+is so extreme that it might not be, more bits are drawn at once. A sum that lies so close to the
+middle between two lattice points that the error could decide is *undecided*: 192 more bits of
+both uniforms are drawn and the sum is computed with 320 bits. So every rounding is that of
+the real sum.
 
 Guarantee:
     The released vector is distributed as the rounded sum of ``s`` and independent true
@@ -33,14 +34,14 @@ from dpflows.errors import InputError
 from dpflows.privacy.randomness import Entropy
 
 #: The lattice has at least so many points, as a power of two, per standard deviation.
-LATTICE_BITS = 12
+LATTICE_BITS = 8
 #: The most by which a normal computed in double precision is off. The parts: four units in the
-#: last place for each elementary function and the products, at most 2^-44 as a normal is
+#: last place for each elementary function and the products, less than 2^-44 as a normal is
 #: below 9.5; the bits of u not yet drawn, 2^-65 / (u sqrt(-2 ln u)) < 2^-45; and
-#: the rounding of u near 1, 2^-54 / sqrt(2 (1 - u)) < 2^-41.4.
-ERROR = 2.0**-40
-#: Where u lies below 2^-22 or above 1 - 2^-26, the error may be larger.
-_LOWEST, _HIGHEST = np.uint64(2**42), np.uint64(2**64 - 2**38)
+#: the rounding of u near 1, 2^-54 / sqrt(2 (1 - u)) < 2^-43.4.
+ERROR = 2.0**-42
+#: Where u lies below 2^-22 or above 1 - 2^-22, the error may be larger.
+_LOWEST, _HIGHEST = np.uint64(2**42), np.uint64(2**64 - 2**42)
 
 _MORE_BITS = 192
 _PRECISION = 320
@@ -53,12 +54,6 @@ class Normals(NamedTuple):
     radius: UInt64[np.ndarray, " pairs"]
     angle: UInt64[np.ndarray, " pairs"]
 
-    @property
-    def doubtful(self) -> np.ndarray:
-        """Which normals may be off by more than ``ERROR``."""
-        extreme = (self.radius < _LOWEST) | (self.radius > _HIGHEST)
-        return np.concatenate([extreme, extreme])[: len(self.values)]
-
 
 @final
 class RoundedGaussian:
@@ -70,7 +65,7 @@ class RoundedGaussian:
     Example:
         >>> noise = RoundedGaussian(Entropy.from_os())
         >>> released = noise.add(np.zeros(3), scale=1.0, step=0)
-        >>> bool((released * 2**12 == np.rint(released * 2**12)).all())
+        >>> bool((released * 2**8 == np.rint(released * 2**8)).all())
         True
     """
 
@@ -107,32 +102,42 @@ class RoundedGaussian:
         length = _lengths(radius)
         cosines *= length
         sines *= length
-        return Normals(values[:count], radius, angle)
+        normals = Normals(values[:count], radius, angle)
+        for pair in np.flatnonzero((radius < _LOWEST) | (radius > _HIGHEST)).tolist():
+            for at in range(pair, count, pairs):
+                values[at] = float(self._precisely(normals, at, step=step))
+        return normals
 
     def rounded(
         self, sums: Float64[np.ndarray, " count"], normals: Normals, *, scale: float, step: int
     ) -> Float64[np.ndarray, " count"]:
         """The lattice points nearest to the sums plus noise."""
         width = lattice(scale)
-        noise = normals.values * (scale / width)
         noisy = sums * (1 / width)
-        noisy += noise
+        noisy += normals.values * (scale / width)
         points = np.rint(noisy)
-        largest = float(np.abs(points).max(initial=1.0)) + float(np.abs(noise).max(initial=1.0))
+        largest = float(np.abs(points).max(initial=0.0))
         if not math.isfinite(largest):
             raise InputError("sums must be finite before noise is added to them")
         noisy -= points
-        # the error of the normals, and what rounding in this function adds to it
-        error = ERROR * scale / width + 2.0**-51 * largest
-        undecided = np.abs(noisy, out=noisy) > 0.5 - error
-        for at in np.flatnonzero(undecided | normals.doubtful):
-            points[at] = self._exactly(float(sums[at]), normals, int(at), scale=scale, step=step)
+        undecided = np.abs(noisy, out=noisy) > decided_within(scale, largest)
+        for at in np.flatnonzero(undecided).tolist():
+            points[at] = self._nearest(float(sums[at]), normals, at, scale=scale, step=step)
         points *= width
         return points
 
-    def _exactly(self, value: float, normals: Normals, at: int, *, scale: float, step: int) -> int:
-        """The nearest lattice point, from 256 bits of each uniform."""
+    def _nearest(self, value: float, normals: Normals, at: int, *, scale: float, step: int) -> int:
+        """The lattice point nearest to the real sum."""
         import mpmath  # rarely needed
+
+        with mpmath.workprec(_PRECISION):
+            noise = mpmath.mpf(scale) * self._precisely(normals, at, step=step)
+            exact = (mpmath.mpf(value) + noise) / mpmath.mpf(lattice(scale))
+            return int(mpmath.floor(exact + mpmath.mpf(0.5)))
+
+    def _precisely(self, normals: Normals, at: int, *, step: int) -> Any:
+        """A normal from 256 bits of each uniform."""
+        import mpmath
 
         pair = at % len(normals.radius)
         more = self._stream(step, 1 + pair, _MORE_BITS // 4)
@@ -140,9 +145,7 @@ class RoundedGaussian:
             u = _joined(int(normals.radius[pair]), more[: _MORE_BITS // 8])
             v = _joined(int(normals.angle[pair]), more[_MORE_BITS // 8 :])
             wave = mpmath.cospi if at < len(normals.radius) else mpmath.sinpi
-            normal = mpmath.sqrt(-2 * mpmath.log(u)) * wave(2 * v)
-            exact = (mpmath.mpf(value) + mpmath.mpf(scale) * normal) / mpmath.mpf(lattice(scale))
-            return int(mpmath.floor(exact + mpmath.mpf(0.5)))
+            return mpmath.sqrt(-2 * mpmath.log(u)) * wave(2 * v)
 
     def _stream(self, step: int, part: int, count: int) -> bytes:
         """Bits of one part of a step: every (step, part) is a nonce of its own."""
@@ -164,11 +167,26 @@ def _lengths(radius: UInt64[np.ndarray, " pairs"]) -> Float64[np.ndarray, " pair
     return np.sqrt(u, out=u)
 
 
+def decided_within(scale: float, largest: Any) -> Any:
+    """How far from its lattice point, in lattice widths, a sum in double precision surely is its.
+
+    Args:
+        scale: The standard deviation of the noise.
+        largest: The largest point of the lattice, in absolute value.
+
+    Guarantee:
+        A sum is computed by a product each for the value and the noise, and one addition:
+        three roundings of numbers no larger than ``largest`` and 9.5 deviations.
+    """
+    deviation = scale / lattice(scale)
+    return 0.5 - (ERROR * deviation + 2.0**-51 * (largest + 1 + 10 * deviation))
+
+
 def lattice(scale: float) -> float:
     """The width of the lattice for noise of this standard deviation: a power of two.
 
     Example:
-        >>> lattice(1.5) == 2.0**-12
+        >>> lattice(1.5) == 2.0**-8
         True
     """
     if not (math.isfinite(scale) and scale > 0):
