@@ -33,6 +33,7 @@ def test_two_starts_of_one_run(tmp_path):
     judge(started(tmp_path, 3))
 
 
+@pytest.mark.long
 def test_the_test_catches_runs_without_a_lock(tmp_path):
     with pytest.raises(AssertionError):
         judge(started(tmp_path, 1, "unlocked"))

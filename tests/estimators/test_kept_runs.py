@@ -96,6 +96,7 @@ def race(ledger, tmp_path):
     return models, ""
 
 
+@pytest.mark.long
 def test_a_copy_that_is_quicker_leaves_the_original_without_a_model(ledger, tmp_path):
     models, said = race(ledger, tmp_path)
     assert "was released with another artefact" in said
@@ -143,6 +144,7 @@ def test_another_start_of_a_finished_run_gives_the_identical_model(
     assert len(ledger.odometer()) == 1
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_its_own_table_alone(ledger, tmp_path):
     kept, other = interrupted(ledger, tmp_path / "run"), ROWS.copy()
     other[3, 0] += 0.5

@@ -91,6 +91,7 @@ def test_every_law_and_relation_stays_within_the_budget(law, neighbours):
     assert plan.guarantee().neighbours == neighbours
 
 
+@pytest.mark.long
 def test_steps_and_marginals_have_a_price_in_a_run():
     flow = DPFlow(1.0, 1e-5, architecture=SMALL, batch_size=50, **BOX)
     grid = {"steps": [20], "prior": [None, "mixture"]}
@@ -114,6 +115,7 @@ def winner(seed):
     return found.best_params_["bins"]
 
 
+@pytest.mark.long
 def test_a_better_setting_wins(monkeypatch):
     """Seeds for which both candidates are drawn: no false alarms; a wrong sign must be seen."""
     seeds = [seed for seed in range(20) if _draws_both(seed)][:2]
