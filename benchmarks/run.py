@@ -147,9 +147,14 @@ def gradients(family, batch, *makers):
 def _summed(function):
     def total(parameters, batches):
         def add(so_far, rows):
-            return jax.tree.map(jnp.add, so_far, function(parameters, rows)), None
+            more = function(parameters, rows)
+            with jax.enable_x64(True):
+                return jax.tree.map(jnp.add, so_far, more), None
 
-        return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, parameters), batches)[0]
+        shapes = jax.eval_shape(function, parameters, batches[0])
+        with jax.enable_x64(True):
+            zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return jax.lax.scan(add, zero, batches)[0]
 
     return jax.jit(total)
 
