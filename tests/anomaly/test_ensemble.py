@@ -340,6 +340,7 @@ def test_integers_and_schemas_are_understood():
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::dpflows.errors.RepeatedFitWarning")
 def test_thresholds_from_public_labels(rows):
     public = (np.vstack([normal_rows(100), np.full((50, 2), 3.9)]), [1] * 100 + [-1] * 50)
     for criterion in ("accuracy", "youden"):

@@ -130,6 +130,7 @@ def test_a_prior_without_privacy_stamps_what_is_made_of_it_unless_it_is_public()
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::dpflows.errors.RepeatedFitWarning")
 def test_training_moves_the_prior_only_on_request():
     still, moved = (
         flow(learning_rate=0.05, trainable_prior=trainable).fit(ROWS) for trainable in (False, True)
