@@ -68,11 +68,23 @@ BUGS: dict[str, Bug] = {
         "    keys[:count] = entropy.key(stream, step=step)\n",
         (f"{STEP}::test_no_key_is_used_twice_in_a_run",),
     ),
-    "key reuse: noise": Bug(
+    "key reuse: noise of the chunk before": Bug(
         "training/loop.py",
-        "self._draw(step=step)",
-        "self._draw(step=0)",
-        (f"{STEP}::test_every_step_of_a_run_has_normals_of_its_own",),
+        "self._thread.submit(self._draw, step=step + CHUNK)",
+        "self._thread.submit(self._draw, step=step)",
+        (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
+    ),
+    "key reuse: noise of the step before": Bug(
+        "training/noise.py",
+        "noise.normals(len(self.trained), step=step + i)",
+        "noise.normals(len(self.trained), step=step)",
+        (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
+    ),
+    "key reuse: nonces": Bug(
+        "privacy/mechanisms/rounded_gaussian.py",
+        "        nonce = bytes(4) + step.to_bytes(6",
+        "        nonce = bytes(4) + (0).to_bytes(6",
+        (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
     ),
     "divisor from the drawn batch": Bug(
         "training/noise.py",
