@@ -1,5 +1,6 @@
 """Damaged tables and schemas: a clear error, or every row; never a value in a message."""
 
+import contextlib
 import io
 import os
 import random
@@ -10,7 +11,10 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 
 from dpflows.errors import InputError
@@ -114,6 +118,54 @@ def test_a_stream_that_was_cut_between_two_batches_is_refused(tmp_path):
         path.write_bytes(content[:length])
         with pytest.raises(InputError):
             read_file(path)
+
+
+def test_a_stream_that_ends_before_its_file_is_refused(tmp_path):
+    """Readers of Arrow stop at the first end: rows that come after it would be lost."""
+    content, path = _batches(30), tmp_path / "t.arrow"
+    length = content.rindex(b"\xff\xff\xff\xff", 0, -8) + 4
+    no_length = content[:length] + bytes(4) + content[length + 4 :]
+    for damaged in (content + content, no_length):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="damaged or not Arrow"):
+            read_file(path)
+
+
+def _parquet(rows: int) -> tuple[bytes, int]:
+    """A file with one row in each group, and where its footer begins."""
+    sink = io.BytesIO()
+    table = pa.table({"age": list(range(rows))})
+    plain = {"store_schema": False, "write_statistics": False}
+    pyarrow.parquet.write_table(table, sink, row_group_size=1, **plain)
+    content = sink.getvalue()
+    return content, len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+
+
+def _feather(rows: int) -> tuple[bytes, int]:
+    """A file with one row in each batch, and where its footer begins."""
+    sink = io.BytesIO()
+    pyarrow.feather.write_feather(pa.table({"age": list(range(rows))}), sink, chunksize=1)
+    content = sink.getvalue()
+    return content, len(content) - 10 - int.from_bytes(content[-10:-6], "little")
+
+
+@pytest.mark.parametrize(("name", "make"), [("t.parquet", _parquet), ("t.feather", _feather)])
+def test_no_byte_of_a_footer_loses_a_row(tmp_path, name, make):
+    """Readers leave out groups that claim to hold nothing and batches that are not listed."""
+    (content, start), path = make(2), tmp_path / name
+    for at in range(start, len(content)):
+        for value in (0, 1):
+            path.write_bytes(content[:at] + bytes([value]) + content[at + 1 :])
+            with contextlib.suppress(InputError):
+                assert read_file(path).rows == 2
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "lz4", "zstd"])
+def test_files_that_polars_wrote_are_read(tmp_path, compression):
+    """Their first message has another form than that of Arrow's own files."""
+    frame = pl.DataFrame({"age": range(1000), "dose": [0.5, 1.5] * 500})
+    frame.write_ipc(tmp_path / "t.arrow", compression=compression)
+    assert read_file(tmp_path / "t.arrow").rows == 1000
 
 
 def _losing(monkeypatch) -> None:

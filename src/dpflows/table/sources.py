@@ -19,7 +19,10 @@ from dpflows.table.schema import Schema, check_width, default_names
 MAX_BYTES = 2**33
 MAX_CELLS = 2**30
 
-_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+_MESSAGE_START = b"\xff\xff\xff\xff"
+_STREAM_END = _MESSAGE_START + bytes(4)
+#: Where the messages of an Arrow file begin.
+_FILE_START = 8
 
 
 @final
@@ -153,6 +156,8 @@ def read_parquet(path: Path) -> pa.Table:
             raise InputError(f"file must hold at most {MAX_BYTES} bytes once unpacked; split it")
         table = parquet.read(use_threads=False)
         table.validate(full=True)
+        if table.num_rows != size.num_rows:
+            raise ValueError("the row groups do not hold as many rows as the file")
     return table
 
 
@@ -165,7 +170,24 @@ def read_ipc(path: Path) -> pa.Table:
         file.seek(0)
         reader = (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(file)
         batches = reader if is_stream else map(reader.get_batch, range(reader.num_record_batches))
-        return pa.Table.from_batches(_within_limits(batches), reader.schema)
+        table = pa.Table.from_batches(_within_limits(batches), reader.schema)
+        if not is_stream:
+            _check_footer(file, reader.num_record_batches)
+        elif file.read(1):
+            # a damaged length, or another stream after this one, hides the rest of the rows
+            raise ValueError("the stream ends before the file does")
+        return table
+
+
+def _check_footer(file: IO[bytes], listed: int) -> None:
+    # rows of batches that a damaged footer leaves out would be lost
+    file.seek(_FILE_START)
+    if file.read(len(_MESSAGE_START)) != _MESSAGE_START:
+        return  # Polars writes the schema in a form of its own, and no reader can follow it
+    file.seek(_FILE_START)
+    messages = pa.ipc.MessageReader.open_stream(file)
+    if sum(message.type == "record batch" for message in messages) != listed:
+        raise ValueError("the footer does not list the batches of the file")
 
 
 def _check_end(file: IO[bytes]) -> None:
