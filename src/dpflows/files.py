@@ -281,12 +281,13 @@ def artefact_digest(path: str | os.PathLike[str]) -> str:
         >>> artefact_digest(path) == hashlib.sha256(Path(path).read_bytes()).hexdigest()
         True
     """
-    with contextlib.suppress(_Rejected):
-        content = _read_bounded(Path(path))
-        if _SIGNATURE in _document(content):
-            return hashlib.sha256(_without_signature(content)).hexdigest()
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with _reading(path):
+        with contextlib.suppress(_Rejected):
+            content = _read_bounded(Path(path))
+            if _SIGNATURE in _document(content):
+                return hashlib.sha256(_without_signature(content)).hexdigest()
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

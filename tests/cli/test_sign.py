@@ -93,6 +93,8 @@ def test_mistakes(refused, tmp_path, model, key):
     assert "sign needs a model and a key" in refused("sign", "--key", key)
     assert "give it alone" in refused("sign", model, "--new-key", tmp_path / "x")
     public = tmp_path / "curator.pub.pem"
+    for place in (tmp_path, tmp_path / "missing.dpflow"):
+        assert "cannot read" in refused("sign", place, "--key", key)
     assert "must be a private key" in refused("sign", model, "--key", public)
     assert "must be a public key" in refused("verify", model, "--key", key)
     assert "is none" in refused("verify", model, "--key", tmp_path)
