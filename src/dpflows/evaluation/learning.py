@@ -81,7 +81,7 @@ def detection_auc(
     Example:
         >>> schema = Schema.from_bounds([0], [1])
         >>> rows = np.random.default_rng().random(100)
-        >>> detection_auc({"x0": rows}, {"x0": rows / 9}, schema, entropy=Entropy.from_os()) > 0.9
+        >>> detection_auc({"x0": rows}, {"x0": rows / 99}, schema, entropy=Entropy.from_os()) > 0.9
         True
     """
     count = min(most_rows, *(len(next(iter(one.values()))) for one in (real, generated)))
