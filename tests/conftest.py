@@ -1,9 +1,17 @@
 """Settings of the whole suite."""
 
+import functools
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+# The suite runs on all cores by itself: threads within its processes wait for each other.
+# Libraries look at this once, when they are imported.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 import jax
 import pytest
@@ -12,11 +20,36 @@ import pytest
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpflows-state-")
 
 # Most of the suite's time is compilation of programs that run for milliseconds, and many
-# tests compile the same ones.
+# tests compile the same ones. Processes that tests start may write no cache.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The older emitters of XLA compile in half the time; full-size suites take the usual ones."""
+    if config.getoption("markexpr") == "not long":
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prices_are_remembered() -> None:
+    """Many tests calibrate the same plan: the prices of its trials are looked up."""
+    from dpflows.privacy.accounting import calibration
+
+    calibration._priced = _remembering(calibration._priced)
+
+
+def _remembering(priced: Callable[..., Any]) -> Callable[..., Any]:
+    known = functools.lru_cache(maxsize=None)(priced)
+
+    def look_up(at: float, events: Any, budget: Any, accountant: str) -> Any:
+        return known(at, tuple(events), budget, accountant)
+
+    return look_up
 
 
 @pytest.fixture(autouse=True)

@@ -39,6 +39,6 @@ def loss():
     return log_loss
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def taken_apart():
     return take_apart(ScaledFlow(small_flow(), jax.numpy.zeros(3)))
