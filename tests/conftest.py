@@ -13,8 +13,8 @@ from typing import Any
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-import jax
-import pytest
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 # Keys of kept runs belong into the state folder of whoever runs them, not of a test.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpflows-state-")

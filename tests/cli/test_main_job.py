@@ -68,12 +68,12 @@ def test_plan_shows_the_price_of_each_purpose(dpflows, job):
     words = ("plan", "--schema", job.schema, "--rows", 24_000, "--epsilon", 2, "--prior", "none")
     code, out, err = dpflows(*words)
     assert (code, err) == (0, "")
-    for shown in ("normalisation", "training", "replace-one", "noise multiplier", "delta 1e-06"):
+    for shown in ("Gaussian", "training", "replace-one", "noise multiplier", "delta 1e-06"):
         assert shown in out
     assert "the smaller of 1e-6 and 1 / (10 rows)" in out
     document = json.loads(dpflows(*words, "--json")[1])
     assert document["guarantee"]["epsilon"] <= 2 <= document["guarantee"]["replace_one_epsilon"]
-    assert [part["purpose"] for part in document["purposes"]] == ["normalisation", "training"]
+    assert [part["purpose"] for part in document["purposes"]] == ["Gaussian", "training"]
     assert document["plan"]["steps"] > 0
     assert document["seconds"] > 0
     assert document["megabytes"] > 0

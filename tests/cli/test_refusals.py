@@ -64,7 +64,6 @@ BAD_NUMBERS = [
     *[("--discover", value) for value in ("0", "1", "nan", "-1")],
     *[(f"--{name}", "x") for name in ("accountant", "sampling", "neighbours", "architecture")],
     ("--normalisation", "x"),
-    ("--accountant", "zcdp"),
     ("--sampling", "shuffle"),
 ]
 
@@ -74,6 +73,11 @@ def test_settings_that_no_run_could_use(refused, job, tmp_path, option, value):
     refused("plan", "--schema", job.schema, "--rows", 300, "--epsilon", 1, option, value)
     refused(*fit_words(job, tmp_path, option, value))
     assert os.listdir(tmp_path) == []
+
+
+def test_an_accountant_that_cannot_price_random_batches(refused, job):
+    words = ("--accountant", "zcdp", "--prior", "none")
+    refused("plan", "--schema", job.schema, "--rows", 24_000, "--epsilon", 1, *words)
 
 
 @pytest.mark.parametrize("rows", ["0", "-4", "1", str(10**30), "many"])

@@ -5,48 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpflows.flows.architectures import ARCHITECTURES, Architecture
-from dpflows.flows.base import wide_gaussian
-from dpflows.flows.cells import CellShape
-from dpflows.flows.density import Defended
+from contracts.families import DIM, FLOWS, hostile_rows, model_of, shaken
 from dpflows.training.clipping import Clipping, by_rows, by_taps
 from dpflows.training.fitting import negative_log_likelihood
 from dpflows.training.taps import take_apart
 
-DIM, CLIP = 3, 0.7
-
-
-def shaken(parameters, seed=1, size=0.1):
-    """Parameters away from the identity start, where many gradients vanish."""
-    leaves, tree = jax.tree.flatten(parameters)
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    moved = [
-        leaf + size * jax.random.normal(k, leaf.shape, leaf.dtype)
-        for leaf, k in zip(leaves, keys, strict=True)
-    ]
-    return jax.tree.unflatten(tree, moved)
+CLIP = 0.7
 
 
 def gradient_of(clipper):
     return jax.jit(lambda *arguments: clipper(*arguments).gradient)
 
 
-def model_of(name):
-    if name == "cells":
-        return CellShape(width=8, depth=2).build((2, 3, 2), key=jax.random.key(0))
-    architecture = Architecture(name, width=8, depth=2, blocks=2, knots=4)
-    return Defended(architecture.build(DIM, key=jax.random.key(0)), wide_gaussian(DIM))
-
-
-#: Families whose layers others have too: left to the long suite.
-KIN = ("nice", "realnvp", "nsf-coupling")
-MODELS = [
-    pytest.param(name, marks=pytest.mark.long) if name in KIN else name
-    for name in [*ARCHITECTURES, "cells"]
-]
-
-
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[*FLOWS, "cells"])
 def family(request):
     parameters, blueprint = take_apart(model_of(request.param))
     clipping = Clipping(norm=CLIP)
@@ -73,16 +44,6 @@ def test_taps_equal_whole_gradients(family, spoiled):
     )
     assert np.isfinite(taps).all()
     assert np.linalg.norm(taps - whole) <= 1e-5 * np.linalg.norm(whole)
-
-
-def hostile_rows(count, seed=5):
-    """Ordinary rows salted with huge, tiny, denormal, infinite and missing entries."""
-    rng = np.random.default_rng(seed)
-    rows = rng.normal(size=(count, DIM)) * 10.0 ** rng.integers(-3, 4, size=(count, 1))
-    strange = rng.choice(
-        [np.nan, np.inf, -np.inf, 1e38, -1e38, 1e30, 1e-38, 1e-45, 0.0, 1e9], rows.shape
-    )
-    return np.where(rng.random(rows.shape) < 0.3, strange, rows).astype(np.float32)
 
 
 def contributions(clipper, parameters, rows):

@@ -1,4 +1,4 @@
-"""Twelve privacy bugs that others have made, as changes of today's source.
+"""Thirteen privacy bugs that others have made, as changes of today's source.
 
 Each change names a text that must stand exactly once in its file, so that a change that
 no longer fits the source fails loudly, and the ordinary tests that must notice it. A bug
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STEP = "tests/training/test_private_step.py"
+NATURAL = "tests/training/test_natural_gradient.py"
+NATURAL_FAMILIES = "tests/contracts/test_natural_gradient.py"
 CHARGE = "payment = charge(ledger, events, stamps=stamps, journal=journal)"
 LEARN = "self._learn(Job(table, plan, entropy, journal, callbacks))"
 
@@ -53,6 +55,30 @@ BUGS: dict[str, Bug] = {
         "        return self.noise_multiplier * self.clipper.sensitivity\n",
         "        return self.noise_multiplier * self.clipper.sensitivity / self.batch_size\n",
         (f"{STEP}::test_the_noise_of_a_step_is_what_the_plan_says_over_the_batch_size",),
+    ),
+    "no clip: whitened": Bug(
+        "training/natural_gradient.py",
+        "            factor = jnp.where(alive, bound / jnp.maximum(norms, bound), 0.0)\n",
+        "            factor = jnp.where(alive, 1.0, 0.0)\n",
+        (f"{NATURAL_FAMILIES}::test_no_hostile_row_exceeds_the_clip[columnwise]",),
+    ),
+    "noise over the batch size twice: whitened": Bug(
+        "training/natural_gradient.py",
+        "        scale = self.noise_multiplier * clip\n",
+        "        scale = self.noise_multiplier * clip / self.batches.batch_size\n",
+        (f"{NATURAL}::test_noise_of_a_step_is_what_the_plan_says",),
+    ),
+    "key reuse: whitened": Bug(
+        "training/natural_gradient.py",
+        "noise.add(sums, scale=scale, step=step)",
+        "noise.add(sums, scale=scale, step=0)",
+        (f"{NATURAL}::test_no_noise_of_a_run_is_used_twice",),
+    ),
+    "one step too many": Bug(
+        "training/loop.py",
+        "        while (step := int(state.step)) < self.steps:\n",
+        "        while (step := int(state.step)) <= self.steps:\n",
+        (f"{NATURAL}::test_a_run_releases_what_its_events_pay_for",),
     ),
     "shuffle for Poisson": Bug(
         "training/loop.py",

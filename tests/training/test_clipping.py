@@ -94,7 +94,9 @@ def test_rows_are_padded_to_whole_microbatches(taken_apart, loss):
     rows = jax.random.normal(jax.random.key(0), (5, 3))
     clippers = [by_rows(loss, blueprint, Clipping(), microbatch=size) for size in (2, 5)]
     sums = [
-        jax.jit(lambda *batch, clip=clip: clip(*batch).gradient)(parameters, rows, jnp.ones(5, bool))
+        jax.jit(lambda *batch, clip=clip: clip(*batch).gradient)(
+            parameters, rows, jnp.ones(5, bool)
+        )
         for clip in clippers
     ]
     for first, second in zip(*map(jax.tree.leaves, sums), strict=True):

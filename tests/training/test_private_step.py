@@ -95,7 +95,7 @@ def test_a_sum_in_single_precision_would_be_caught(line, monkeypatch):
         narrow = left.astype(jnp.float32), right.astype(jnp.float32)
         return jnp.einsum("...bo,...bi->...oi", *narrow).astype(left.dtype)
 
-    monkeypatch.setattr(clipping, "_over_rows", single)
+    monkeypatch.setattr(clipping, "over_rows", single)
     monkeypatch.setattr(clipping, "rounding_margin", lambda terms, slots: 2.0**-20)
     at_once = functools.partial(by_taps, piece=4096)
     assert aligned_shift(line, at_once, 4096) > CLIP * 1.0001

@@ -31,6 +31,7 @@ def fit(
     architecture: settings.Architecture = None,
     normalisation: settings.Normalisation = None,
     discover: settings.Discover = None,
+    optimizer: Annotated[str | None, typer.Option(hidden=True)] = None,
     steps: Annotated[
         int | None, typer.Option(help="Number of steps; plan --help has rarer settings.")
     ] = None,
@@ -58,6 +59,7 @@ def fit(
         architecture=architecture,
         normalisation=normalisation,
         discover=discover,
+        optimizer=optimizer,
         steps=steps,
         batch_size=batch_size,
         learning_rate=learning_rate,

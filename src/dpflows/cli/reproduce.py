@@ -144,7 +144,8 @@ def _drawn(names: Sequence[str], place: Path, *, quiet: bool) -> Path:
 
 
 def _downloaded(names: Sequence[str], *, quiet: bool) -> Path:
-    from dpflows.experiments.downloads import SOURCES, cache_folder, download
+    from dpflows.caching import cache_folder
+    from dpflows.experiments.downloads import SOURCES, download
 
     screen = output.console(quiet=quiet)
     sources = [source for name in names for source in SOURCES[name]]

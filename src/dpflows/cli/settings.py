@@ -58,6 +58,7 @@ Normalisation = Annotated[str | None, typer.Option(help="histograms, moments or 
 Discover = Annotated[
     float | None, typer.Option(metavar="SHARE", help="Share of epsilon to find missing bounds.")
 ]
+Optimizer = Annotated[str | None, typer.Option(help="natural, adam or sgd.")]
 Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
 BatchSize = Annotated[int | None, typer.Option(help="Rows per step, on average.")]
 LearningRate = Annotated[float | None, typer.Option(help="Step size of the optimizer.")]

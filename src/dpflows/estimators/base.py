@@ -172,12 +172,19 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     def _learn(self, job: Job) -> None:
         """Make the plan's releases from the rows, and keep them with ``_release``."""
 
-    def sample(self, n_samples: int = 1) -> Any:
-        """``n_samples`` synthetic rows, as the kind of table that was fitted."""
+    def sample(self, n_samples: int = 1, *, background: bool = False) -> Any:
+        """``n_samples`` synthetic rows, as the kind of table that was fitted.
+
+        Args:
+            n_samples: How many.
+            background: Whether to draw from the density as it is, of which one part in a hundred
+                is spread evenly over the declared box, where nobody lives.
+        """
         check_is_fitted(self, "density_")
         if n_samples < 1:
             raise InputError(f"n_samples must be at least 1, got {n_samples}")
-        points = self.density_.sample(key_of(self._entropy(), "sampling"), n_samples)
+        key = key_of(self._entropy(), "sampling")
+        points = self.density_.sample(key, n_samples, background=background)
         return self.form_.frame(self.encoding_.decode(points), self.encoding_.schema)
 
     def score_samples(self, X: Any) -> Float[np.ndarray, " n"]:

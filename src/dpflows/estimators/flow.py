@@ -24,6 +24,7 @@ from dpflows.privacy.ledger import Ledger
 from dpflows.table.mixing import MixedEncoding
 from dpflows.table.schema import Schema
 from dpflows.training.loop import Callbacks
+from dpflows.training.optimizers import Descent
 from dpflows.training.plan import Plan, Settings
 
 
@@ -55,7 +56,9 @@ class DPFlow(DensityEstimator):
             If not, its own cost is part of this release.
         trainable_prior: Whether training may move the prior.
         normalisation: How columns are brought to comparable units inside the budget:
-            ``histograms``, ``moments`` or ``bounds``; ``paper-not-private`` is for comparison.
+            ``histograms``, ``moments`` or ``bounds``; ``auto`` takes ``bounds`` for ``natural``,
+            whose prior standardises columns besides, and ``histograms`` for the other
+            optimizers; ``paper-not-private`` is for comparison.
         architecture: A family by name, an ``Architecture``, or ``None`` for the rule.
         initialisation: How ActNorm layers start: ``identity``, or ``private`` from noisy
             moments of what reaches them; ``paper-not-private`` is for comparison.
@@ -66,7 +69,9 @@ class DPFlow(DensityEstimator):
         noise_multiplier: Noise per step in units of the clipping norm; without
             ``steps`` the run lasts as long as the budget does.
         learning_rate: Step size of the optimizer.
-        optimizer: ``adam`` or ``sgd``.
+        optimizer: ``natural``, ``adam`` or ``sgd``, or a ``NaturalGradient`` or ``Optimizer``;
+            ``auto`` takes ``natural`` where nothing of architecture, steps, noise, learning
+            rate and initialisation is fixed, and ``adam`` elsewhere and without privacy.
         schedule: ``cosine`` or ``constant`` learning rate.
         averaging: Decay of an average of the parameters to release, or ``None``.
         clipping: ``fixed`` or ``automatic``.
@@ -99,7 +104,7 @@ class DPFlow(DensityEstimator):
         prior_share: float = 0.5,
         prior_is_public: bool = False,
         trainable_prior: bool = False,
-        normalisation: str = "histograms",
+        normalisation: str = "auto",
         architecture: str | Architecture | None = None,
         initialisation: str = "identity",
         accountant: str = "pld",
@@ -108,7 +113,7 @@ class DPFlow(DensityEstimator):
         steps: int | None = None,
         noise_multiplier: float | None = None,
         learning_rate: float | None = None,
-        optimizer: str = "adam",
+        optimizer: str | Descent = "auto",
         schedule: str = "cosine",
         averaging: float | None = None,
         clipping: str = "fixed",
@@ -172,7 +177,13 @@ class DPFlow(DensityEstimator):
         """
         return self._fit(X, ledger, checkpoint=checkpoint, callbacks=callbacks)
 
-    def sample(self, n_samples: int = 1, conditions: Mapping[str, Any] | None = None) -> Any:
+    def sample(
+        self,
+        n_samples: int = 1,
+        conditions: Mapping[str, Any] | None = None,
+        *,
+        background: bool = False,
+    ) -> Any:
         """``n_samples`` synthetic rows, as the kind of table that was fitted.
 
         Args:
@@ -180,6 +191,9 @@ class DPFlow(DensityEstimator):
             conditions: Wanted values by column, for tables of mixed kinds. Rows follow the
                 conditional distribution: exactly if the columns come first in the model's
                 order, by weighted draws otherwise.
+            background: Whether to draw from the density as it is, of which one part in a hundred
+                is spread evenly over the declared box, where nobody lives. Tables of mixed kinds
+                have no such part.
 
         Rows that break a constraint of the schema are drawn again. ``acceptance_`` then says
         which share of the draws was kept.
@@ -189,7 +203,7 @@ class DPFlow(DensityEstimator):
             return self._sample_mixed(n_samples, conditions or {})
         if conditions:
             raise InputError("conditions need a table of mixed kinds; this one holds only numbers")
-        return super().sample(n_samples)
+        return super().sample(n_samples, background=background)
 
     def _sample_mixed(self, n_samples: int, conditions: Mapping[str, Any]) -> Any:
         drawn = draw_rows(

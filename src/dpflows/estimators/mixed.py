@@ -28,9 +28,10 @@ from dpflows.training.plan import Plan, make_plan
 _CELLS, _SHARES, _COUNTS = "cells-{}", "shares-{}", "counts-{}"
 #: Settings of flows over numbers, and the values that leave them alone.
 _FLOW_ONLY: dict[str, tuple[Any, ...]] = {
+    "optimizer": ("auto", "adam", "sgd"),
     "architecture": (None,),
     "prior": ("auto", None),
-    "normalisation": ("histograms",),
+    "normalisation": ("auto",),
     "initialisation": ("identity",),
     "bounds": (None,),
 }
@@ -92,6 +93,8 @@ class MixedWay(Way):
         self._refuse_what_belongs_to_flows()
         rule = cell_defaults(budget, rows=rows)
         fixed: dict[str, Any] = {"architecture": rule.shape}
+        if flow.optimizer == "auto":
+            fixed["optimizer"] = "adam"
         for name in ("batch_size", "learning_rate", "steps"):
             fixed[name] = _given(getattr(flow, name), getattr(rule, name))
         if flow.noise_multiplier is not None:

@@ -30,18 +30,24 @@ from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
+from dpflows.training.defaults import strength
 from dpflows.training.normalising import (
     NORMALISATIONS,
     UNPAID,
     UNPAID_STAMP,
+    FromBounds,
     Normalisation,
     plan_normalisation,
 )
 
-#: With so many components the mixture needs no flow; with fewer it is a place to start.
-ENOUGH_COMPONENTS = 8
+#: Up to so many columns a mixture needs no flow.
+FEW_COLUMNS = 3
+#: From so many rows per column on, each counted as much as mu, a mixture is worth its share.
+ENOUGH_ROWS = 3600
 #: The mixture's part of the squared Gaussian budget where a flow refines it.
-REFINED_SHARE = 0.4
+REFINED_SHARE = 0.7
+#: The part of the squared Gaussian budget for a single Gaussian that a flow starts from.
+GAUSSIAN_SHARE = 0.08
 #: The learning rate of a flow that refines a mixture.
 REFINING_RATE = 1e-3
 PUBLIC_PRIOR = (
@@ -50,6 +56,8 @@ PUBLIC_PRIOR = (
     "its cost must be added."
 )
 _MARK = "prior-"
+#: Normalised columns are cut here before a mixture is fitted: no density is beyond.
+_REACH = 8.0
 
 Rows = Float[np.ndarray, "rows columns"]
 Vector = Float[np.ndarray, " columns"]
@@ -138,17 +146,21 @@ class PrivatePrior(Preparation):
     """
 
     plan: MixturePlan
+    way: Normalisation
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What the mixture costs."""
-        return self.plan.events
+        """What the normaliser and the mixture cost."""
+        return (*self.way.events, *self.plan.events)
 
     def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Prepared:
-        """Fit the mixture in the cube, then look at the columns through its eyes."""
-        cube = Scaling((low + high) / 2, (high - low) / 2)
-        mixture = fit_local(cube.apply(rows), self.plan, entropy=entropy)
-        return seen_through(mixture.scaled(cube.scale, cube.shift))
+        """Fit the mixture in a cube of normalised columns, then standardise by it."""
+        normaliser = self.way.find(rows, low, high, entropy=entropy)
+        left, right = np.clip(normaliser.apply(np.stack([low, high])), -_REACH, _REACH)
+        cube = Scaling((left + right) / 2, (right - left) / 2)
+        normalised = np.clip(normaliser.apply(rows), left, right)
+        mixture = fit_local(cube.apply(normalised), self.plan, entropy=entropy)
+        return seen_through(mixture.scaled(cube.scale, cube.shift), before=normaliser)
 
 
 @final
@@ -179,17 +191,22 @@ class GivenPrior(Preparation):
 def prior_share(budget: Budget, *, rows: int, columns: int) -> float:
     """The public rule: the part of the squared Gaussian budget that a prior should get.
 
-    All of it where the budget can describe enough components, so that nothing is left
-    for a flow; a part of it where it cannot, which is on short and wide tables.
+    All of it where columns are few or there is no noise; most of it where rows are plenty, so
+    that a mixture of many components is hardly noisy; none elsewhere, where the flow starts
+    from a single Gaussian.
 
     Example:
-        >>> prior_share(Budget(1.0, 1e-5), rows=24_000, columns=10)
+        >>> prior_share(Budget(1.0, 1e-5), rows=24_000, columns=2)
         1.0
+        >>> prior_share(Budget(1.0, 1e-5), rows=90_000, columns=6)
+        0.7
         >>> prior_share(Budget(1.0, 1e-4), rows=1_500, columns=21)
-        0.4
+        0.0
     """
-    whole = plan_mixture(budget, rows=rows, columns=columns, accountant="gdp")
-    return 1.0 if whole.components >= ENOUGH_COMPONENTS else REFINED_SHARE
+    if columns <= FEW_COLUMNS or not budget.is_private:
+        return 1.0
+    is_plenty = strength(budget) * rows >= ENOUGH_ROWS * columns
+    return REFINED_SHARE if is_plenty else 0.0
 
 
 def rate_after(share: float, given: float | None) -> float | None:
@@ -197,8 +214,12 @@ def rate_after(share: float, given: float | None) -> float | None:
     return REFINING_RATE if share > 0 and given is None else given
 
 
-def seen_through(mixture: Mixture) -> Prepared:
+def seen_through(mixture: Mixture, *, before: Normaliser | None = None) -> Prepared:
     """Standardise columns by a mixture's own mean and deviation.
+
+    Args:
+        mixture: In the units that ``before`` gives.
+        before: What brought the columns to these units; nothing if None.
 
     Example:
         >>> mixture = Mixture(np.ones(1), np.full((1, 1), 5.0), np.full((1, 1, 1), 2.0))
@@ -213,7 +234,9 @@ def seen_through(mixture: Mixture) -> Prepared:
     within = np.einsum("kij,kij->ki", factors, factors)
     spread = np.sqrt(weights @ (within + (means - centre) ** 2))
     moved = Mixture(weights, means, factors).scaled(1 / spread, -centre / spread)
-    return Prepared(Scaling(centre, spread), moved)
+    scaling = Scaling(centre, spread)
+    normaliser = scaling if before is None else before.then(scaling)
+    return Prepared(normaliser, moved)
 
 
 @final
@@ -225,13 +248,16 @@ class Beginning:
         prior: ``None``, ``"auto"``, ``"mixture"`` or a fitted ``DPGaussianMixture``.
         prior_share: The part of the squared Gaussian budget for a ``"mixture"``.
         is_public: Whether a given prior was fitted to public rows.
-        normalisation: The way to normalise without a prior.
+        normalisation: The way to normalise columns.
+        is_natural: Whether the flow is trained by natural gradient, which starts from a
+            Gaussian with a bought covariance where there is no mixture.
     """
 
     prior: str | DPGaussianMixture | None
     prior_share: float
     is_public: bool
     normalisation: str
+    is_natural: bool = False
 
     def share(self, budget: Budget, *, rows: int, columns: int) -> float:
         """The part of the squared Gaussian budget that fits a prior."""
@@ -252,13 +278,20 @@ class Beginning:
         if isinstance(self.prior, DPGaussianMixture):
             return self._given(self.prior)
         share = self.share(budget, rows=rows, columns=columns)
-        if share == 0:
-            way = plan_normalisation(self.normalisation, budget, rows=rows, columns=columns)
+        way = plan_normalisation(self.normalisation, budget, rows=rows, columns=columns)
+        if share == 0 and not self.is_natural:
             return WithoutPrior(way)
+        way = way if self.is_natural else FromBounds(rows, columns, 0.0)
         plan = plan_mixture(
-            budget, rows=rows, columns=columns, accountant=accountant, before=before, share=share
+            budget,
+            rows=rows,
+            columns=columns,
+            accountant=accountant,
+            components=None if share > 0 else 1,
+            before=(*before, *way.events),
+            share=share or GAUSSIAN_SHARE,
         )
-        return PrivatePrior(plan)
+        return PrivatePrior(plan, way)
 
     @property
     def stamps(self) -> tuple[str, ...]:

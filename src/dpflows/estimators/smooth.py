@@ -17,11 +17,12 @@ from dpflows.estimators.preparing import Beginning, Preparation, Prepared, prepa
 from dpflows.estimators.ways import Way
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.density import Defended
+from dpflows.privacy.events import check_choice
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
-from dpflows.training.defaults import defaults_for
+from dpflows.training.defaults import rule_for
 from dpflows.training.fitting import fit_model
 from dpflows.training.initialising import (
     PAPER_FORMULA,
@@ -29,6 +30,7 @@ from dpflows.training.initialising import (
     Initialisation,
     plan_initialisation,
 )
+from dpflows.training.optimizers import OPTIMIZERS, Descent, NaturalGradient, name_of
 from dpflows.training.plan import Plan, make_plan
 
 
@@ -48,6 +50,7 @@ class SmoothWay(Way):
         settings = flow._settings(
             architecture=self._architecture(),
             learning_rate=rate_after(share, flow.learning_rate),
+            optimizer=self._optimizer(),
         )
         start = self._initialisation(rows, columns).events if share < 1 else ()
         prepared = self._preparation(rows, columns).events
@@ -131,14 +134,40 @@ class SmoothWay(Way):
 
     def _beginning(self) -> Beginning:
         flow = self.flow
+        prior = None if flow.prior == "auto" and self._is_fixed() else flow.prior
+        return Beginning(
+            prior,
+            flow.prior_share,
+            flow.prior_is_public,
+            self._normalisation(),
+            is_natural=self._is_natural(),
+        )
+
+    def _is_natural(self) -> bool:
+        return name_of(self._optimizer()) == NaturalGradient.name
+
+    def _normalisation(self) -> str:
+        if self.flow.normalisation != "auto":
+            return self.flow.normalisation
+        return "bounds" if self._is_natural() else "histograms"
+
+    def _is_fixed(self) -> bool:
+        """Whether the caller chose how the flow is trained."""
+        flow = self.flow
         fixed = (flow.architecture, flow.steps, flow.noise_multiplier)
-        wants_flow = fixed != (None, None, None) or flow.initialisation != "identity"
-        prior = None if flow.prior == "auto" and wants_flow else flow.prior
-        return Beginning(prior, flow.prior_share, flow.prior_is_public, flow.normalisation)
+        return fixed != (None, None, None) or flow.initialisation != "identity"
+
+    def _optimizer(self) -> str | Descent:
+        flow = self.flow
+        check_choice("optimizer", name_of(flow.optimizer), ("auto", *OPTIMIZERS))
+        if flow.optimizer != "auto":
+            return flow.optimizer
+        is_free = not self._is_fixed() and flow.learning_rate is None
+        return NaturalGradient.name if is_free and flow._budget().is_private else "adam"
 
     def _initialisation(self, rows: int, columns: int) -> Initialisation:
         budget = self.flow._budget()
-        rule = defaults_for(budget, rows=rows, columns=columns)
+        rule = rule_for(name_of(self._optimizer()))(budget, rows=rows, columns=columns)
         layers = (self._architecture() or rule.architecture).act_norms
         return plan_initialisation(self.flow.initialisation, budget, layers=layers, columns=columns)
 

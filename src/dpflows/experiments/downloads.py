@@ -6,7 +6,6 @@ the layout that ``read_real`` expects, so a folder of one's own serves as well.
 
 import dataclasses
 import hashlib
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -16,8 +15,6 @@ from typing import Any, final
 from dpflows.errors import InputError
 from dpflows.files import write_atomically
 
-#: Names the cache where it should not be the user's own.
-CACHE_VARIABLE = "DPFLOWS_CACHE"
 _RAW = "https://raw.githubusercontent.com"
 _PAPER = f"{_RAW}/DPFlows/dp-flows/f68ffdd203030051cb2478b6bcca1ceeadf0c94f"
 _PAPER_SETS = f"{_PAPER}/flows/research/dp-flows/datasets"
@@ -115,12 +112,6 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         _labelled("6_cardio", "bc5009bde6930b4d298b594f31b34485a9a17210cff0e8fb00a8c3068b885a2d"),
     ),
 }
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept."""
-    given = os.environ.get(CACHE_VARIABLE)
-    return Path(given) if given else Path.home() / ".cache" / "dpflows"
 
 
 def download(

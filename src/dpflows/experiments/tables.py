@@ -25,6 +25,9 @@ Vector = Float[np.ndarray, " columns"]
 #: What is public about UCI Adult.
 ADULT_SCHEMA = Path(__file__).with_name("adult.toml")
 
+#: Tables of numbers of 5 to 64 columns, from the UCI repository, as ``uci/NAME.npz``.
+NUMERIC = ("wilt", "kin40k", "pageblocks", "elevators", "parkinsons", "optdigits")
+
 _FOLDS = 10
 _MEASUREMENTS = (
     "Global_active_power",
@@ -237,6 +240,34 @@ def _labelled(name: str) -> Callable[[Path], RealTable]:
     return read
 
 
+def _spread_out(name: str) -> Callable[[Path], RealTable]:
+    """A table of numbers; columns of few values are spread over their steps, in a roomy box."""
+
+    def read(data: Path) -> RealTable:
+        """All rows."""
+        with np.load(data / "uci" / f"{name}.npz") as file:
+            rows = np.stack([_filled(column) for column in file["X"].astype(float).T], axis=1)
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        room = np.where(high > low, high - low, 1.0) / 2
+        box = (low - room, high + room)
+        unit = _log_unit(rows)
+        return RealTable(rows, *box, 1e-6, _folds(len(rows)), unit, bounds_read=True)
+
+    return read
+
+
+def _filled(column: np.ndarray) -> np.ndarray:
+    """A column of few distinct values as one of a density: even within each value's step."""
+    values = np.unique(column)
+    if len(values) >= len(column) / 5:
+        return column
+    # values that differ by rounding alone are no step
+    steps = np.diff(values)[np.diff(values) > 1e-6 * np.ptp(values)]
+    width = max(steps.min(initial=np.inf), 0.01 * column.std())
+    width = width if np.isfinite(width) else 1.0
+    return column + np.random.default_rng().uniform(-0.5, 0.5, len(column)) * width
+
+
 def _jittered(rows: Rows, spread: Vector) -> Rows:
     return rows + np.random.default_rng().normal(size=rows.shape) * spread
 
@@ -267,4 +298,5 @@ REAL: dict[str, Callable[[Path], RealTable]] = {
     "shuttle": _labelled("32_shuttle"),
     "thyroid": _labelled("38_thyroid"),
     "cardio": _labelled("6_cardio"),
+    **{name: _spread_out(name) for name in NUMERIC},
 }

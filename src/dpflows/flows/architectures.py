@@ -30,6 +30,7 @@ from dpflows.errors import InputError
 from dpflows.flows.autoregressive import ColumnByColumn
 from dpflows.flows.base import gaussian
 from dpflows.flows.block import block_network
+from dpflows.flows.columnwise import Columnwise
 from dpflows.flows.implicit import Implicit
 from dpflows.flows.layers import BoundedAffine
 from dpflows.flows.linear import TriangularLinear
@@ -38,6 +39,7 @@ from dpflows.flows.transformers import (
     Affine,
     AffineSpline,
     RationalQuadratic,
+    ScaledAffine,
     Transformer,
     TransformerName,
 )
@@ -59,12 +61,14 @@ class Recipe:
         transformers: The scalar maps it accepts; the first is its own choice.
         last: A map after all blocks, if the family has one.
         act_norms: How many ActNorm layers a block holds.
+        weights: About how many weights it trains, where a masked network is no measure.
     """
 
     block: "Callable[[Architecture, int, PRNGKeyArray], AbstractBijection]"
     transformers: tuple[TransformerName, ...] = ("affine", "spline")
     last: Callable[[int], AbstractBijection] | None = None
     act_norms: int = 1
+    weights: "Callable[[Architecture, int], int] | None" = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,10 +118,8 @@ class Architecture:
         return self.blocks * self._recipe.act_norms + (self._recipe.last is not None)
 
     def weights(self, columns: int) -> int:
-        """Trained weights of an autoregressive flow of this shape, give or take."""
-        outputs = columns * (3 * self.knots + 3)
-        hidden = (self.depth - 1) * self.width**2
-        return self.blocks * (self.width * (columns + outputs) + hidden)
+        """Trained weights of a flow of this shape, give or take."""
+        return (self._recipe.weights or _masked_weights)(self, columns)
 
     def activations(self, columns: int) -> int:
         """About how many numbers a row leaves behind for its gradient."""
@@ -134,6 +136,8 @@ class Architecture:
             "affine": Affine(),
             "spline": spline,
             "affine-spline": AffineSpline(spline),
+            "scaled-affine": ScaledAffine(),
+            "scaled-affine-spline": AffineSpline(spline, ScaledAffine()),
         }
         return by_name[self.transformer or self._recipe.transformers[0]]
 
@@ -273,13 +277,29 @@ def _glow(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
     return Chain([_act_norm(dim), mixing, _coupling(arch, dim, key), _reverse(dim)])
 
 
+def _columnwise(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
+    return Chain([Columnwise(dim, arch.width, arch.scalar_map(), key=key), _reverse(dim)])
+
+
 def _block_neural(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
     block_dim = min(max(arch.width // dim, _SMALLEST_BLOCK), _LARGEST_BLOCK)
     network = block_network(key, dim=dim, depth=arch.depth, block_dim=block_dim)
     return Chain([network, _reverse(dim), _act_norm(dim)])
 
 
+def _masked_weights(arch: Architecture, columns: int) -> int:
+    outputs = columns * (3 * arch.knots + 3)
+    hidden = (arch.depth - 1) * arch.width**2
+    return arch.blocks * (arch.width * (columns + outputs) + hidden)
+
+
+def _columnwise_weights(arch: Architecture, columns: int) -> int:
+    outputs = arch.scalar_map().size * (arch.width + 1)
+    return arch.blocks * columns * (arch.width * (columns + 1) // 2 + arch.width + outputs)
+
+
 _BENT: tuple[TransformerName, ...] = ("affine-spline", "spline", "affine")
+_SCALED: tuple[TransformerName, ...] = ("scaled-affine-spline", "scaled-affine")
 
 ARCHITECTURES: dict[str, Recipe] = {
     "maf": Recipe(_autoregressive),
@@ -290,4 +310,5 @@ ARCHITECTURES: dict[str, Recipe] = {
     "nsf": Recipe(_autoregressive, _BENT),
     "nsf-coupling": Recipe(_real_nvp, _BENT),
     "bnaf": Recipe(_block_neural, ()),
+    "columnwise": Recipe(_columnwise, _SCALED, act_norms=0, weights=_columnwise_weights),
 }

@@ -141,8 +141,24 @@ class Density(eqx.Module):
         logs = logs + (self.normaliser.log_det(held) - self.log_inside)
         return np.where(self._inside(rows), logs, -np.inf)
 
-    def sample(self, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "n d"]:
-        """``n`` rows inside the bounds: rejection in a bounded number of rounds, then clipping."""
+    def sample(
+        self, key: PRNGKeyArray, n: int, *, background: bool = False
+    ) -> Float[np.ndarray, "n d"]:
+        """``n`` rows inside the bounds: rejection in a bounded number of rounds, then clipping.
+
+        Args:
+            key: Where the rows come from.
+            n: How many.
+            background: Whether rows of the background are among them. It floors the density, and
+                nobody lives there.
+        """
+        model = self.model if background else Defended(self.model.flow, self.model.background, 0.0)
+        return self._with_model(model)._sample(key, n)
+
+    def _with_model(self, model: Defended) -> "Density":
+        return Density(self.normaliser, model, self.low, self.high, self.log_inside)
+
+    def _sample(self, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "n d"]:
         kept, missing = [np.empty((0, self.dim))], n
         for step in range(_most_rounds(n)):
             if missing == 0:

@@ -39,6 +39,10 @@ class Normaliser(eqx.Module):
         """Log-determinant of ``apply`` at each row."""
 
     @abc.abstractmethod
+    def then(self, scaling: "Scaling") -> "Normaliser":
+        """This map and then a scaling, as one."""
+
+    @abc.abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
         """What ``normaliser_from`` needs to build it again."""
 
@@ -94,6 +98,10 @@ class Scaling(Normaliser):
     def log_det(self, x: Rows) -> Float[np.ndarray, " n"]:
         """The same for every row: minus the sum of the log-scales."""
         return np.full(len(x), -np.log(self.scale).sum())
+
+    def then(self, scaling: "Scaling") -> "Scaling":
+        """Both scalings in one."""
+        return Scaling(self.shift + self.scale * scaling.shift, self.scale * scaling.scale)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The shift and the scale."""
@@ -211,6 +219,11 @@ class Curves(Normaliser):
         """The sum of the log-slopes."""
         slopes = [c.log_slope(x[:, j]) for j, c in enumerate(self.curves)]
         return np.sum(slopes, axis=0)
+
+    def then(self, scaling: Scaling) -> "Curves":
+        """Curves of other heights."""
+        heights = zip(self.curves, scaling.shift, scaling.scale, strict=True)
+        return Curves([Curve(curve.x, (curve.z - a) / b) for curve, a, b in heights])
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All knots, one column after the other."""

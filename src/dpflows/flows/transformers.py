@@ -13,10 +13,12 @@ import jax.numpy as jnp
 from flowjax.bijections import AbstractBijection, Chain, Loc, Vmap
 from jaxtyping import Array, Float
 
-from dpflows.flows.layers import BoundedAffine
+from dpflows.flows.layers import BoundedAffine, bounded
 from dpflows.flows.spline import Spline
 
-TransformerName = Literal["additive", "affine", "spline", "affine-spline"]
+TransformerName = Literal[
+    "additive", "affine", "spline", "affine-spline", "scaled-affine", "scaled-affine-spline"
+]
 
 
 class Transformer(abc.ABC):
@@ -78,6 +80,27 @@ class Affine(Transformer):
 
 @final
 @dataclasses.dataclass(frozen=True)
+class ScaledAffine(Transformer):
+    """``x exp(-s) - t`` with bounded ``s``: the shift is in units of the scale.
+
+    What a change of ``t`` does to the density then depends on neither parameter, so that the
+    Fisher information hardly changes along a training step.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(ScaledAffine()(jnp.array([1.0, 0.0])).transform(jnp.array(1.0)))
+        0.0
+    """
+
+    size: ClassVar[int] = 2
+
+    def __call__(self, params: Float[Array, " size"]) -> AbstractBijection:
+        """A bounded affine map."""
+        return BoundedAffine(params[0] * jnp.exp(bounded(params[1])), params[1])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class RationalQuadratic(Transformer):
     """A monotone spline with ``knots`` inner knots on [-interval, interval].
 
@@ -113,7 +136,7 @@ class AffineSpline(Transformer):
     """
 
     spline: RationalQuadratic
-    affine: ClassVar[Affine] = Affine()
+    affine: Affine | ScaledAffine = Affine()
 
     @property
     def size(self) -> int:

@@ -20,6 +20,7 @@ class Recipe:
         scout_weight: The weight it starts with.
         scout_keep: It is kept if it found so many times the smallest count above the noise.
         zoom_steps: How many releases find the first Gaussian.
+        zoom_first: The part of each but the last of them, where there is one component.
         zoom_share: The least part of the budget they get, in squared mu.
         level_steps: Releases after each doubling of the number of components.
         last_steps: Releases with the final number of components.
@@ -49,6 +50,7 @@ class Recipe:
     scout_weight: float = 0.01
     scout_keep: float = 2.0
     zoom_steps: int = 4
+    zoom_first: float = 0.1
     zoom_share: float = 0.04
     level_steps: int = 3
     last_steps: int = 10

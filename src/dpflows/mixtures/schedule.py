@@ -79,8 +79,9 @@ class MixturePlan:
         """
         if not self.noise:
             return ()
+        purpose = PURPOSE if self.components > 1 else "Gaussian"
         return tuple(
-            GaussianEvent(noise=self.noise_of(j), sensitivity=UNIT, purpose=PURPOSE)
+            GaussianEvent(noise=self.noise_of(j), sensitivity=UNIT, purpose=purpose)
             for j in range(len(self.rounds))
         )
 
@@ -176,7 +177,8 @@ def _block(rows: int, columns: int, noise: float, recipe: Recipe) -> int:
 def _rounds(k: int, columns: int, block: int, recipe: Recipe) -> tuple[Round, ...]:
     """Zoom in with one component, then share the rest in proportion to the components."""
     if k == 1:
-        return tuple((1, 1 / recipe.zoom_steps) for _ in range(recipe.zoom_steps))
+        first = [(1, recipe.zoom_first)] * (recipe.zoom_steps - 1)
+        return (*first, (1, 1 - recipe.zoom_first * len(first)))
     levels = _levels(k, recipe)
     whole = _numbers(columns, columns)
     zoom = max(recipe.zoom_share, whole / (whole + k * _numbers(columns, block)))

@@ -18,7 +18,14 @@ import numpy as np
 from jaxtyping import Float64, UInt32
 
 Stream = Literal[
-    "batches", "batch-rows", "noise", "initialisation", "mechanisms", "sampling", "dither"
+    "batches",
+    "batch-rows",
+    "noise",
+    "initialisation",
+    "mechanisms",
+    "fisher",
+    "sampling",
+    "dither",
 ]
 
 TEST_SEED_STAMP = "NOT PRIVATE: randomness came from a test seed"

@@ -297,12 +297,12 @@ def _weighted_outer(
     inputs = _kept(tap.inputs, factor)
     with jax.enable_x64(True):
         outputs, inputs = outputs.astype(jnp.float64), inputs.astype(jnp.float64)
-        weight = _over_rows(outputs, inputs)
+        weight = over_rows(outputs, inputs)
         weight = weight if mask is None else jnp.where(mask, weight, 0.0)
         return DenseParameters(weight, None if layer.bias is None else jnp.sum(outputs, axis=-2))
 
 
-def _over_rows(
+def over_rows(
     left: Float64[Array, "*stack batch m"], right: Float64[Array, "*stack batch n"]
 ) -> Float64[Array, "*stack m n"]:
     """The sum over rows of the outer products of two vectors per row."""
@@ -318,7 +318,7 @@ def _weighted_sum(tree: PyTree, factor: Float[Array, " batch"]) -> PyTree:
         flat = _kept(leaf.reshape(len(factor), -1), factor)
         with jax.enable_x64(True):
             weights = factor.astype(jnp.float64)[:, None]
-            return _over_rows(weights, flat.astype(jnp.float64)).reshape(leaf.shape[1:])
+            return over_rows(weights, flat.astype(jnp.float64)).reshape(leaf.shape[1:])
 
     return jax.tree.map(total, tree)
 

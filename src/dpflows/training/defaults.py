@@ -4,10 +4,14 @@ Derived by measurement; ``docs/defaults.md`` has the figures behind each line. T
 rule reads no row, so following it costs no privacy.
 """
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.cells import CellShape
+from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.events import GaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
 
 #: Up to so many columns, shapes are worth more weights than noise on them costs.
@@ -52,6 +56,66 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
         steps=2000,
         learning_rate=5e-3 if few else 3e-3,
     )
+
+
+#: Steps of natural-gradient training: usually, and from so many rows per column on, each counted
+#: as much as mu.
+_NATURAL_STEPS, _MORE_STEPS, _MANY_ROWS = 100, 240, 1000
+#: Rows per step; more bring less noise of sampling, and take longer.
+_NATURAL_BATCH = 4096
+#: The least noise per step over the clipping norm. Below, small batches cost privacy.
+_LEAST_NOISE = 2.5
+#: Hidden units that a column's network may have.
+_WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+#: Weights that are worth their noise, per unit of mu times the number of rows.
+_WEIGHTS = 1.3
+
+
+def natural_defaults(budget: Budget, *, rows: int, columns: int) -> Defaults:
+    """The settings of natural-gradient training.
+
+    The excess of noise grows with the square of the number of weights over mu times the
+    number of rows: the network is the widest that keeps it small.
+
+    Example:
+        >>> natural_defaults(Budget(1.0, 1e-5), rows=24_000, columns=10).architecture.width
+        8
+    """
+    mu = strength(budget)
+    steps = _MORE_STEPS if mu * rows >= _MANY_ROWS * columns else _NATURAL_STEPS
+    least = math.ceil(min(_LEAST_NOISE * mu / math.sqrt(steps), 1.0) * rows)
+    return Defaults(
+        architecture=_affordable(mu * rows, columns),
+        batch_size=min(rows, max(_NATURAL_BATCH, least if math.isfinite(mu) else 0)),
+        steps=steps,
+        learning_rate=5e-3,
+    )
+
+
+def _affordable(signal: float, columns: int) -> Architecture:
+    """The widest network whose weights stand out of the noise, or the narrowest."""
+    shapes = [Architecture("columnwise", width=w, depth=1, blocks=3, knots=4) for w in _WIDTHS]
+    fitting = [s for s in shapes if s.weights(columns) <= _WEIGHTS * signal]
+    return fitting[-1] if fitting else shapes[0]
+
+
+def strength(budget: Budget) -> float:
+    """The mu of Gaussian differential privacy that a budget allows; infinite without privacy.
+
+    Example:
+        >>> round(strength(Budget(1.0, 1e-5)), 2)
+        0.27
+    """
+    unit = Sensitivity.of_sum(1.0)
+    noise = calibrate_noise(
+        budget, lambda s: [GaussianEvent(noise=s, sensitivity=unit)], accountant="gdp"
+    )
+    return 1 / noise if noise else math.inf
+
+
+def rule_for(optimizer: str) -> "Callable[..., Defaults]":
+    """The public rule of an optimizer."""
+    return natural_defaults if optimizer == "natural" else defaults_for
 
 
 def cell_defaults(budget: Budget, *, rows: int) -> CellDefaults:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpflows.caching import keep_compiled_programs
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.clipping import by_taps, choose_clipper
@@ -20,9 +21,12 @@ from dpflows.training.loop import (
     Callbacks,
     Loop,
     PlainGradient,
+    Training,
     plain_gradient,
 )
+from dpflows.training.natural_gradient import Natural
 from dpflows.training.noise import PrivateGradient, private_gradient
+from dpflows.training.optimizers import NaturalGradient
 from dpflows.training.plan import Plan
 from dpflows.training.taps import Blueprint, Parameters, take_apart
 
@@ -57,9 +61,9 @@ def fit_model(
     """
     if plan.steps == 0:
         return model
+    keep_compiled_programs()
     parameters, blueprint = take_apart(model)
-    gradient = _gradient(plan, blueprint, parameters, known_to_taps)
-    loop = Loop(gradient, plan.batches, plan.optimizer, plan.steps)
+    loop = _training(plan, blueprint, parameters, known_to_taps)
     dtype = jnp.result_type(float)
     callbacks, state = callbacks or Callbacks(), loop.start(parameters)
     if checkpoints is not None:
@@ -71,6 +75,17 @@ def fit_model(
         # Otherwise a second start would make the last steps again, with other noise.
         checkpoints.write(state)
     return blueprint.assemble(loop.released(state))
+
+
+def _training(
+    plan: Plan, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
+) -> Training:
+    """The run that the plan asks for."""
+    how = plan.optimizer
+    if isinstance(how, NaturalGradient):
+        return Natural(blueprint, plan.batches, how, plan.noise_multiplier, plan.steps)
+    gradient = _gradient(plan, blueprint, parameters, known_to_taps)
+    return Loop(gradient, plan.batches, how, plan.steps)
 
 
 def _gradient(

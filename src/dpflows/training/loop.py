@@ -11,6 +11,7 @@ Guarantee:
     fails depends on noisy parameters and public callbacks alone.
 """
 
+import abc
 import concurrent.futures
 import functools
 import time
@@ -82,21 +83,22 @@ def plain_gradient(loss: Loss, blueprint: Blueprint) -> PlainGradient:
     return jax.grad(mean_loss)
 
 
-@dataclass(frozen=True)
-class Loop:
+class Training(abc.ABC):
     """Everything about a run but its rows and its randomness."""
 
-    gradient: PlainGradient | PrivateGradient
-    batches: Batches
-    optimizer: Optimizer
     steps: int
 
+    @abc.abstractmethod
     def start(self, parameters: Parameters) -> State:
         """The state before the first step."""
-        update = self.optimizer.transformation(steps=self.steps)
-        # Copies, because the compiled chunk consumes the state it is given.
-        parameters, average = (jax.tree.map(jnp.array, parameters) for _ in range(2))
-        return State(parameters, update.init(parameters), average, jnp.asarray(0))
+
+    @abc.abstractmethod
+    def advance(self, entropy: Entropy) -> Callable[[State, Array, int], State]:
+        """A function of (state, rows, step) that makes the next steps, beginning there."""
+
+    @abc.abstractmethod
+    def released(self, state: State) -> Parameters:
+        """The parameters a finished run gives out."""
 
     def run(
         self,
@@ -123,6 +125,23 @@ class Loop:
 
     def _progress(self, step: int, began: float) -> Progress:
         return Progress(step, self.steps, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class Loop(Training):
+    """Steps of a first-order method: DP-SGD, DP-Adam, or either without privacy."""
+
+    gradient: PlainGradient | PrivateGradient
+    batches: Batches
+    optimizer: Optimizer
+    steps: int
+
+    def start(self, parameters: Parameters) -> State:
+        """The state before the first step."""
+        update = self.optimizer.transformation(steps=self.steps)
+        # Copies, because the compiled chunk consumes the state it is given.
+        parameters, average = (jax.tree.map(jnp.array, parameters) for _ in range(2))
+        return State(parameters, update.init(parameters), average, jnp.asarray(0))
 
     def released(self, state: State) -> Parameters:
         """The parameters a finished run gives out."""

@@ -22,11 +22,17 @@ from dpflows.training.clipping import Clipping
 from dpflows.training.defaults import (
     Defaults,
     Shape,
-    defaults_for,
     expected_megabytes,
     expected_seconds,
+    rule_for,
 )
-from dpflows.training.optimizers import Optimizer
+from dpflows.training.optimizers import (
+    Descent,
+    NaturalGradient,
+    Optimizer,
+    name_of,
+    optimizer_from,
+)
 
 T = TypeVar("T")
 
@@ -49,7 +55,7 @@ class Settings:
     steps: int | None = None
     noise_multiplier: float | None = None
     learning_rate: float | None = None
-    optimizer: str = "adam"
+    optimizer: str | Descent = "adam"
     schedule: str = "cosine"
     averaging: float | None = None
     clipping_norm: float = 1.0
@@ -75,7 +81,7 @@ class Plan(Spending):
     steps: int
     noise_multiplier: float
     clipping: Clipping
-    optimizer: Optimizer
+    optimizer: Descent
     accountant: str
     before: tuple[Event, ...] = ()
 
@@ -130,7 +136,7 @@ class Plan(Spending):
             steps=int(description["steps"]),
             noise_multiplier=float(description["noise_multiplier"]),
             clipping=Clipping(**description["clipping"]),
-            optimizer=Optimizer(**description["optimizer"]),
+            optimizer=optimizer_from(description["optimizer"]),
             accountant=str(description["accountant"]),
             before=before,
         )
@@ -157,7 +163,7 @@ def make_plan(
     """
     _require_shape(rows, columns)
     settings = settings or Settings()
-    rule = defaults_for(budget, rows=rows, columns=columns)
+    rule = rule_for(name_of(settings.optimizer))(budget, rows=rows, columns=columns)
     batches = make_batches(
         settings.sampling, rows=rows, batch_size=_given(settings.batch_size, rule.batch_size)
     )
@@ -173,15 +179,19 @@ def make_plan(
         steps=steps,
         noise_multiplier=noise,
         clipping=Clipping(settings.clipping_norm, settings.clipping),
-        optimizer=Optimizer(
-            settings.optimizer,
-            _given(settings.learning_rate, rule.learning_rate),
-            settings.schedule,
-            settings.averaging,
-        ),
+        optimizer=_optimizer(settings, rule),
         accountant=settings.accountant,
         before=tuple(before),
     )
+
+
+def _optimizer(settings: Settings, rule: Defaults) -> Descent:
+    if not isinstance(settings.optimizer, str):
+        return settings.optimizer
+    rate = _given(settings.learning_rate, rule.learning_rate)
+    if settings.optimizer == NaturalGradient.name:
+        return NaturalGradient(variance=rate, averaging=settings.averaging)
+    return Optimizer(settings.optimizer, rate, settings.schedule, settings.averaging)
 
 
 def _steps_and_noise(

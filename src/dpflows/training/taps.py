@@ -283,7 +283,7 @@ def _mask_of(layer: eqx.nn.Linear) -> np.ndarray | None:
     return mask[0]
 
 
-def _masked(weight: Array, mask: np.ndarray | None) -> Any:
+def _masked(weight: Array, mask: np.ndarray | Array | None) -> Any:
     if mask is None:
         return weight
     return paramax.Parameterize(jnp.where, jnp.broadcast_to(mask, weight.shape), weight, 0)
