@@ -126,6 +126,6 @@ def _run_lines(made: "Plan") -> list[str]:
     return [
         f"noise multiplier {made.noise_multiplier:.4g}, {made.steps:,} steps of about "
         f"{batches.batch_size:,} of {made.rows:,} rows ({batches.sampling})",
-        f"architecture {made.architecture}",
+        f"architecture {made.architecture}; optimizer {made.optimizer.name}",
         f"about {made.seconds:,.0f} s on two cores, {made.megabytes:,.0f} MB beyond the rows",
     ]

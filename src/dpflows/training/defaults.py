@@ -60,7 +60,7 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
 
 #: Steps of natural-gradient training: usually, and from so many rows per column on, each counted
 #: as much as mu.
-_NATURAL_STEPS, _MORE_STEPS, _MANY_ROWS = 100, 240, 1000
+_NATURAL_STEPS, _MORE_STEPS, _MANY_ROWS = 80, 240, 1000
 #: Rows per step; more bring less noise of sampling, and take longer.
 _NATURAL_BATCH = 4096
 #: The least noise per step over the clipping norm. Below, small batches cost privacy.
@@ -136,6 +136,20 @@ def cell_defaults(budget: Budget, *, rows: int) -> CellDefaults:
 def expected_seconds(shape: Shape, *, columns: int, slots: int, steps: int) -> float:
     """About how long a run takes on two cores, compilation included."""
     return 10 + steps * (3e-4 + slots * 4e-10 * shape.weights(columns))
+
+
+def natural_seconds(
+    shape: Architecture, *, columns: int, slots: int, samples: int, steps: int
+) -> float:
+    """About how long a run of natural-gradient steps takes on two cores."""
+    each = shape.blocks * columns * (1 + shape.width / 64)
+    return 10 + steps * each * (3e-7 * slots + 1e-6 * samples)
+
+
+def natural_megabytes(shape: Architecture, *, columns: int, samples: int) -> float:
+    """About how much memory a run of natural-gradient steps needs beyond the rows."""
+    factors = shape.blocks * columns * (columns + 2 * shape.width + shape.scalar_map().size)
+    return (16 * shape.weights(columns) + 32 * samples * factors) / 2**20
 
 
 def expected_megabytes(shape: Shape, *, columns: int, slots: int) -> float:

@@ -528,7 +528,7 @@ def _bucket(slots: int) -> int:
 
     Example:
         >>> _bucket(1000), _bucket(6300)
-        (1024, 7168)
+        (1024, 6656)
     """
-    step = 1 << max(slots.bit_length() - 3, 4)
+    step = 1 << max(slots.bit_length() - 4, 4)
     return math.ceil(slots / step) * step

@@ -24,6 +24,8 @@ from dpflows.training.defaults import (
     Shape,
     expected_megabytes,
     expected_seconds,
+    natural_megabytes,
+    natural_seconds,
     rule_for,
 )
 from dpflows.training.optimizers import (
@@ -96,6 +98,16 @@ class Plan(Spending):
     @property
     def seconds(self) -> float:
         """About how long the run takes on two cores, compilation included."""
+        if isinstance(self.optimizer, NaturalGradient) and isinstance(
+            self.architecture, Architecture
+        ):
+            return natural_seconds(
+                self.architecture,
+                columns=self.columns,
+                slots=self.batches.slots,
+                samples=self.optimizer.samples,
+                steps=self.steps,
+            )
         return expected_seconds(
             self.architecture, columns=self.columns, slots=self.batches.slots, steps=self.steps
         )
@@ -103,6 +115,12 @@ class Plan(Spending):
     @property
     def megabytes(self) -> float:
         """About how much memory the run needs beyond the rows."""
+        if isinstance(self.optimizer, NaturalGradient) and isinstance(
+            self.architecture, Architecture
+        ):
+            return natural_megabytes(
+                self.architecture, columns=self.columns, samples=self.optimizer.samples
+            )
         return expected_megabytes(self.architecture, columns=self.columns, slots=self.batches.slots)
 
     def to_dict(self) -> dict[str, Any]:
