@@ -29,6 +29,19 @@ def _truth(x, weight=0.01):
     return np.log((1 - weight) * pdf[0] + weight * pdf[1])
 
 
+def far(rows):
+    """Which rows only a background ten times as wide could have drawn."""
+    return (np.abs(rows - SHIFT) > 8 * SCALE).any(axis=1)
+
+
+def test_the_background_stays_in_the_density_and_leaves_the_samples():
+    """False alarms: a normal of 8 deviations has a chance of 1e-15."""
+    model = Defended(gaussian(2), uniform_box([-50, -50], [50, 50]), 0.5)
+    density = Density(Scaling(SHIFT, SCALE), model)
+    assert not far(density.sample(jr.key(1), 500)).any()
+    assert 150 < far(density.sample(jr.key(1), 500, background=True)).sum() < 350
+
+
 @pytest.mark.parametrize("weight", [0.0, 0.01, 0.5])
 def test_log_prob_is_in_original_units(weight):
     x = SHIFT + SCALE * np.random.default_rng(0).normal(size=(50, 2))

@@ -476,6 +476,8 @@ class Natural(Training):
         Guarantee:
             The only way from ``batch_sum`` to anything else. A step is released once.
         """
+        if sums.dtype != np.float64:
+            raise TypeError("sums must be in double precision")
         if self.noise_multiplier == 0:
             return sums / self.batches.batch_size
         scale = self.noise_multiplier * clip

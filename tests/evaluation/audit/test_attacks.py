@@ -22,6 +22,7 @@ from dpflows.flows.architectures import Architecture
 from dpflows.flows.density import Density
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
+from dpflows.training.natural_gradient import Natural
 from evaluation.audit.sabotage import faint_noise, silent_counts
 from figures import note
 
@@ -50,6 +51,29 @@ def test_correct_training_is_not_flagged():
 def test_noise_three_times_too_small_is_flagged_in_one_run():
     """The twin, with a miss rate of 3e-6 at this size."""
     assert gradients(times=3.0, canaries=5000).is_flagged
+
+
+def natural(canaries=5000) -> Finding:
+    claim = Budget(1.0, 1e-5)
+    return audit_gradients(
+        claim, Game(canaries), entropy=OS, steps=30, rate=0.2, optimizer="natural"
+    )
+
+
+def test_correct_natural_training_is_not_flagged():
+    found = natural()
+    assert not found.is_flagged
+    assert found.claimed <= 1.0 < found.largest
+
+
+def test_natural_training_with_noise_ten_times_too_small_is_flagged(monkeypatch):
+    release = Natural.release
+
+    def faint(self, sums, clip, noise, *, step):
+        return release(self, sums, clip / 10, noise, step=step)
+
+    monkeypatch.setattr(Natural, "release", faint)
+    assert natural().is_flagged
 
 
 def test_a_correct_step_is_not_flagged_and_the_bound_is_near():

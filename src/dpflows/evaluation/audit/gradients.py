@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from dpflows.evaluation.audit.findings import Finding
 from dpflows.evaluation.audit.game import Game
@@ -59,6 +59,11 @@ class CanaryWeights(eqx.Module):
         steepness = jnp.where(jnp.isfinite(row).all(), STEEPNESS, jnp.nan)
         return -steepness * jnp.dot(goal, self.layer(source))
 
+    def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n 2"]:
+        """Rows that name weights at random: natural-gradient training looks at them."""
+        side = self.layer.weight.shape[0]
+        return jax.random.randint(key, (n, 2), 0, side).astype(self.layer.weight.dtype)
+
 
 def audit_gradients(
     budget: Budget,
@@ -68,6 +73,7 @@ def audit_gradients(
     steps: int = STEPS,
     rate: float = RATE,
     sampling: str = "poisson",
+    optimizer: str = "sgd",
 ) -> Finding:
     """Train one model on Dirac canaries and guess which were in.
 
@@ -78,6 +84,7 @@ def audit_gradients(
         steps: Of the run.
         rate: The chance of a row to be in a batch.
         sampling: ``poisson`` or ``uniform``.
+        optimizer: ``sgd``, or ``natural`` to clip and noise in the Fisher metric.
 
     Example:
         >>> entropy = Entropy.from_os()
@@ -89,7 +96,7 @@ def audit_gradients(
         sampling=sampling,
         batch_size=batch,
         steps=steps,
-        optimizer="sgd",
+        optimizer=optimizer,
         schedule="constant",
         learning_rate=1.0,
     )
@@ -102,12 +109,14 @@ def audit_gradients(
     model = fit_model(
         CanaryWeights.blank(side, entropy), rows, plan, entropy=entropy, known_to_taps=True
     )
-    # Plain descent from zero: minus the weight is the sum of all that was released.
+    # Plain descent from zero: minus the weight is the sum of all that was released. Natural steps
+    # weigh it by gains that all weights share.
     released = -np.asarray(model.layer.weight, dtype=float).T.ravel()[: game.canaries]
     details = {
         "steps": steps,
         "batch_size": batch,
         "sampling": sampling,
+        "optimizer": optimizer,
         "noise_multiplier": plan.noise_multiplier,
         "neighbours": claim.neighbours,
     }
