@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-COMMAND = "fit t.csv --schema s.json --epsilon 1 --delta 1e-4 --prior mixture --output m.dpflow"
+COMMAND = "fit t.csv --schema s.json --epsilon 1 --delta 1e-4 --output m.dpflow"
 FIT = COMMAND.split()
 
 

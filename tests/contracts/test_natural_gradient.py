@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from contracts.families import DIM, FLOWS, hostile_rows, model_of, shaken
+from contracts.families import DIM, hostile_rows, model_of, shaken
+from dpflows.flows.architectures import ARCHITECTURES
 from dpflows.training import natural_gradient
 from dpflows.training.natural_gradient import Frame, Kronecker, batch_sum, look, move
 from dpflows.training.optimizers import NaturalGradient
@@ -49,7 +50,14 @@ class Family:
         return each(self.parameters, jnp.asarray(rows, jnp.float32))
 
 
-@pytest.fixture(scope="module", params=FLOWS)
+#: One of each kind of block: masked, free and stacked; the rest is left to the long suite.
+QUICK = ("maf", "glow", "columnwise")
+MODELS = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in ARCHITECTURES
+]
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def family(request):
     return Family(request.param)
 

@@ -277,7 +277,7 @@ def test_wider_networks_for_more_rows():
 
 
 def test_noise_multipliers_stay_where_small_batches_cost_nothing():
-    for rows in (1000, 30_000, 2_000_000):
+    for rows in (1000, 2_000_000):
         plan = make_plan(
             Budget(4.0, 1e-7), rows=rows, columns=5, settings=Settings(optimizer="natural")
         )
