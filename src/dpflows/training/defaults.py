@@ -60,7 +60,7 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
 
 #: Steps of natural-gradient training: usually, and from so many rows per column on, each counted
 #: as much as mu.
-_NATURAL_STEPS, _MORE_STEPS, _MANY_ROWS = 80, 240, 1000
+_NATURAL_STEPS, _MORE_STEPS, _MANY_ROWS = 100, 240, 1000
 #: Rows per step; more bring less noise of sampling, and take longer.
 _NATURAL_BATCH = 4096
 #: The least noise per step over the clipping norm. Below, small batches cost privacy.
@@ -68,7 +68,7 @@ _LEAST_NOISE = 2.5
 #: Hidden units that a column's network may have.
 _WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 #: Weights that are worth their noise, per unit of mu times the number of rows.
-_WEIGHTS = 1.3
+_WEIGHTS = 2.2
 
 
 def natural_defaults(budget: Budget, *, rows: int, columns: int) -> Defaults:
@@ -79,7 +79,7 @@ def natural_defaults(budget: Budget, *, rows: int, columns: int) -> Defaults:
 
     Example:
         >>> natural_defaults(Budget(1.0, 1e-5), rows=24_000, columns=10).architecture.width
-        8
+        16
     """
     mu = strength(budget)
     steps = _MORE_STEPS if mu * rows >= _MANY_ROWS * columns else _NATURAL_STEPS
