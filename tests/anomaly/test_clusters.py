@@ -47,6 +47,7 @@ def test_processes_get_rows_in_memory():
     assert os.getpid() not in {process for _, _, process in found}
 
 
+@pytest.mark.long
 def test_the_test_catches_rows_that_come_by_a_file():
     from sklearn.utils.parallel import Parallel, delayed
 

@@ -96,6 +96,7 @@ def test_rows_beyond_the_declaration_have_none():
     assert np.isneginf(scores).tolist() == [True] * 4 + [False] * 2
 
 
+@pytest.mark.long
 def test_polars_comes_out_alike_from_a_file(tmp_path):
     polars = pytest.importorskip("polars")
     rows = polars.from_pandas(frame(300))

@@ -74,6 +74,7 @@ def learnt():
     return model.fit(toy(20_000, rng)), toy(4_000, rng)
 
 
+@pytest.mark.long
 def test_the_density_matches_the_generator():
     """Within Monte-Carlo error of 20,000 rows: the excess loss is about parameters / rows."""
     model, fresh = learnt()
