@@ -9,7 +9,7 @@ import pytest
 from contracts.families import DIM, hostile_rows, model_of, shaken
 from dpflows.flows.architectures import ARCHITECTURES
 from dpflows.training import natural_gradient
-from dpflows.training.natural_gradient import Frame, Kronecker, batch_sum, look, move
+from dpflows.training.natural_gradient import Frame, Kronecker, batch_sum, estimate_metric, move
 from dpflows.training.optimizers import NaturalGradient
 from dpflows.training.taps import take_apart
 
@@ -23,8 +23,8 @@ class Family:
     def __init__(self, name):
         parameters, blueprint = take_apart(model_of(name))
         self.parameters, self.frame = shaken(parameters), Frame.of(blueprint)
-        self.view = look(self.frame, self.parameters, KEY, SETTINGS)
-        self.clip = float(self.view.clip)
+        self.metric = estimate_metric(self.frame, self.parameters, KEY, SETTINGS)
+        self.clip = float(self.metric.clip)
         self.total = batch_sum
 
     def sum(self, rows, present=None):
@@ -33,8 +33,8 @@ class Family:
         total = self.total(
             self.frame,
             self.parameters,
-            self.view.blocks,
-            self.view.clip,
+            self.metric.blocks,
+            self.metric.clip,
             rows,
             present,
             SETTINGS.damping,
@@ -93,11 +93,11 @@ def test_the_sum_is_that_of_whole_gradients_in_the_metric(family):
     """A whitened step along the gradient g is F^-1 g: whatever the blocks, only that is left.
 
     With a clip that no row reaches, taking the sum back to the parameters must give, block by
-    block, what the eigenvectors and moments of the view make of the sum of whole gradients.
+    block, what the eigenvectors and moments of the metric make of the sum of whole gradients.
     """
     rows = np.random.default_rng(2).normal(size=(24, DIM))
     with jax.enable_x64(True):
-        far = family.view._replace(clip=jnp.asarray(1e9))
+        far = family.metric._replace(clip=jnp.asarray(1e9))
     total = batch_sum(
         family.frame,
         family.parameters,
@@ -121,12 +121,34 @@ def test_the_sum_is_that_of_whole_gradients_in_the_metric(family):
 
 def test_metric_is_the_second_moment_of_the_models_own_samples(family):
     """The moments along the eigenvectors add up to the mean squared norm of all gradients."""
-    gradients = family.gradients(family.view.samples)
+    gradients = family.gradients(family.metric.samples)
     leaves = [np.asarray(g).reshape(len(g), -1) for g in jax.tree.leaves(gradients)]
     alive = np.isfinite(np.concatenate(leaves, axis=1)).all(axis=1)
     squared = sum((np.where(alive[:, None], g, 0) ** 2).sum() for g in leaves) / SETTINGS.samples
-    traced = sum(float(block.moments.sum()) for block in family.view.blocks)
+    traced = sum(float(block.moments.sum()) for block in family.metric.blocks)
     assert traced == pytest.approx(squared, rel=1e-3)
+
+
+def test_rows_whose_factors_overflow_when_they_are_turned_add_nothing(family):
+    """Finite factors, as large as single precision allows, in every direction at once."""
+
+    def filled(parts):
+        shapes = [(*x.shape[:-2], 4, x.shape[-1]) for x in parts]
+        rows = [np.full(shape, 0.1, np.float32) for shape in shapes]
+        for x in rows:
+            x[..., 2, :] = 3.3e38
+        return tuple(map(jnp.asarray, rows))
+
+    factors, _ = natural_gradient._factors(
+        family.frame, family.parameters, jnp.zeros((4, DIM), jnp.float32)
+    )
+    white = natural_gradient._whiten(
+        family.metric.blocks, [filled(parts) for parts in factors], SETTINGS.damping
+    )
+    with jax.enable_x64(True):
+        total = natural_gradient._sums(white, jnp.ones(4))
+    assert np.isfinite(np.asarray(total)).all()
+    assert float(white.squares[2]) == 0 < float(white.squares[1])
 
 
 def test_absent_rows_add_nothing(family):
@@ -135,13 +157,13 @@ def test_absent_rows_add_nothing(family):
 
 def test_a_step_that_is_too_long_is_halved_until_its_divergence_is_as_predicted(family):
     """In a metric that is a hundred times too small, steps are ten times longer than they seem."""
-    blocks = [block._replace(moments=block.moments / 100) for block in family.view.blocks]
+    blocks = [block._replace(moments=block.moments / 100) for block in family.metric.blocks]
     with jax.enable_x64(True):
-        step = jnp.asarray(family.view.baseline)
+        step = jnp.asarray(family.metric.baseline)
         step = step / jnp.linalg.norm(step)
-    _, honest = move(family.frame, family.parameters, family.view, step, SETTINGS.damping)
-    view = family.view._replace(blocks=blocks)
-    moved, scale = move(family.frame, family.parameters, view, step, SETTINGS.damping / 100)
+    _, honest = move(family.frame, family.parameters, family.metric, step, SETTINGS.damping)
+    metric = family.metric._replace(blocks=blocks)
+    moved, scale = move(family.frame, family.parameters, metric, step, SETTINGS.damping / 100)
     assert scale < honest
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(moved))
 
@@ -150,8 +172,8 @@ def test_hidden_weights_do_not_matter(family):
     """Directions that no sample moves get noise, but masked weights are not parameters."""
     masks = family.frame.blueprint.masks
     with jax.enable_x64(True):
-        step = jnp.ones(len(family.view.baseline))
-    moved, _ = move(family.frame, family.parameters, family.view, step, SETTINGS.damping)
+        step = jnp.ones(len(family.metric.baseline))
+    moved, _ = move(family.frame, family.parameters, family.metric, step, SETTINGS.damping)
     for before, after, mask in zip(family.parameters.dense, moved.dense, masks, strict=True):
         if mask is not None:
             change = np.asarray(after.weight - before.weight)[..., ~mask]
@@ -202,7 +224,9 @@ def test_a_block_left_out_of_the_norm_is_caught(small):
 
 def test_layers_have_kronecker_blocks_of_their_stacks():
     family = Family("columnwise")
-    kinds = {type(block) for block in family.view.blocks}
+    kinds = {type(block) for block in family.metric.blocks}
     assert kinds == {Kronecker}
-    assert all(block.moments.shape[0] == DIM for block in family.view.blocks)
-    assert eqx.tree_equal(family.view, look(family.frame, family.parameters, KEY, SETTINGS))
+    assert all(block.moments.shape[0] == DIM for block in family.metric.blocks)
+    assert eqx.tree_equal(
+        family.metric, estimate_metric(family.frame, family.parameters, KEY, SETTINGS)
+    )

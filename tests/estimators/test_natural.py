@@ -8,6 +8,7 @@ from dpflows.errors import InputError
 from dpflows.estimators.persistence import load
 from dpflows.training.loop import Callbacks
 from dpflows.training.natural_gradient import Natural
+from dpflows.training.normalising import UNPAID_STAMP
 from dpflows.training.optimizers import NaturalGradient, Optimizer
 
 RNG = np.random.default_rng(4)
@@ -55,6 +56,13 @@ def test_whoever_fixes_the_training_gets_adam():
 def test_an_unknown_optimizer_is_refused():
     with pytest.raises(InputError, match="optimizer must be"):
         DPFlow(1.0, 1e-6, bounds=(-4, 4), optimizer="newton").plan(500, 2)
+
+
+@pytest.mark.parametrize("prior", [None, "auto", "mixture"])
+@pytest.mark.parametrize("optimizer", ["auto", "natural", "adam"])
+def test_an_unpaid_normaliser_is_stamped_whatever_follows_it(prior, optimizer):
+    settings = {"prior": prior, "optimizer": optimizer, "normalisation": "paper-not-private"}
+    assert UNPAID_STAMP in DPFlow(1.0, 1e-6, bounds=(-4, 4), **settings).stamps()
 
 
 @pytest.fixture(scope="module")

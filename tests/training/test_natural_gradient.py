@@ -19,7 +19,7 @@ from dpflows.training import natural_gradient
 from dpflows.training.batches import make_batches
 from dpflows.training.defaults import natural_defaults
 from dpflows.training.fitting import fit_model
-from dpflows.training.natural_gradient import Frame, Natural, look, move
+from dpflows.training.natural_gradient import Frame, Natural, estimate_metric, move
 from dpflows.training.optimizers import NaturalGradient
 from dpflows.training.plan import Plan, Settings, make_plan
 from dpflows.training.taps import take_apart
@@ -57,25 +57,25 @@ class Watched:
     """What a run released and looked at, step by step."""
 
     releases: list
-    views: list
+    metrics: list
 
 
 @pytest.fixture
 def watched(monkeypatch):
     seen = Watched([], [])
-    release, looked = Natural.release, natural_gradient.look
+    release, looked = Natural.release, natural_gradient.estimate_metric
 
     def watch(self, sums, clip, noise, *, step):
         released = release(self, sums, clip, noise, step=step)
         seen.releases.append((step, sums, clip, released))
         return released
 
-    def view(*arguments):
-        seen.views.append(looked(*arguments))
-        return seen.views[-1]
+    def metric(*arguments):
+        seen.metrics.append(looked(*arguments))
+        return seen.metrics[-1]
 
     monkeypatch.setattr(Natural, "release", watch)
-    monkeypatch.setattr(natural_gradient, "look", view)
+    monkeypatch.setattr(natural_gradient, "estimate_metric", metric)
     return seen
 
 
@@ -155,19 +155,19 @@ def test_batches_of_a_fixed_size_are_caught():
     assert scatter(np.full(300, 50.0), 500, 0.1) < FALSE_ALARM
 
 
-def first_views(model, rows, watched, poison):
-    """The first look of a run on the rows, and on rows of which all were exchanged."""
-    views = []
+def first_metrics(model, rows, watched, poison):
+    """The first metric of a run on the rows, and on rows of which all were exchanged."""
+    metrics = []
     for table in (rows, poison):
-        watched.views.clear()
+        watched.metrics.clear()
         fitted(model, table, plan_of(steps=1))
-        views.append(watched.views[0])
-    return [jax.tree.leaves(view) for view in views]
+        metrics.append(watched.metrics[0])
+    return [jax.tree.leaves(metric) for metric in metrics]
 
 
 def test_the_metric_does_not_see_the_rows(model, rows, watched):
     poison = np.full_like(rows, np.nan)
-    ours, theirs = first_views(model, rows, watched, poison)
+    ours, theirs = first_metrics(model, rows, watched, poison)
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -193,7 +193,7 @@ def test_a_metric_of_the_rows_is_caught(model, rows, watched, monkeypatch):
 
     monkeypatch.setattr(natural_gradient, "_sampled", leak)
     monkeypatch.setattr(Natural, "advance", advance)
-    ours, theirs = first_views(model, rows, watched, rows + 1)
+    ours, theirs = first_metrics(model, rows, watched, rows + 1)
     assert not all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -203,12 +203,12 @@ def test_every_row_joins_a_step_of_all_rows(model, rows, watched):
     (_, sums, _, _), *_ = watched.releases
     frame = Frame.of(take_apart(model)[1])
     parameters = take_apart(model)[0]
-    view = watched.views[0]
+    metric = watched.metrics[0]
     whole = natural_gradient.batch_sum(
         frame,
         parameters,
-        view.blocks,
-        view.clip,
+        metric.blocks,
+        metric.clip,
         jnp.asarray(rows, jnp.float32),
         jnp.ones(ROWS, bool),
         0.02,
@@ -224,16 +224,16 @@ def test_half_the_squared_length_of_a_step_is_its_divergence(model):
     settings = NaturalGradient(samples=20_000, damping=1e-6)
     parameters, blueprint = take_apart(model)
     frame, key = Frame.of(blueprint), jnp.asarray([5, 6], jnp.uint32)
-    view = look(frame, parameters, key, settings)
-    seen = [np.asarray(block.moments).ravel() > 0.1 for block in view.blocks]
+    metric = estimate_metric(frame, parameters, key, settings)
+    seen = [np.asarray(block.moments).ravel() > 0.1 for block in metric.blocks]
     seen = np.concatenate([*(np.zeros_like(other) for other in seen[:-1]), seen[-1]])
-    step = np.random.default_rng(3).normal(size=len(view.baseline)) * seen
+    step = np.random.default_rng(3).normal(size=len(metric.baseline)) * seen
     step *= 0.3 / np.linalg.norm(step)
     with jax.enable_x64(True):
         wide = jnp.asarray(step)
-    moved, scale = move(frame, parameters, view, wide, settings.damping)
+    moved, scale = move(frame, parameters, metric, wide, settings.damping)
     assert scale == 1
-    logs = [jax.vmap(blueprint.assemble(p).log_prob)(view.samples) for p in (parameters, moved)]
+    logs = [jax.vmap(blueprint.assemble(p).log_prob)(metric.samples) for p in (parameters, moved)]
     ratio = np.asarray(logs[1] - logs[0], np.float64)
     divergence = np.mean(np.expm1(ratio) - ratio)
     assert divergence == pytest.approx(0.3**2 / 2, rel=0.3)

@@ -296,10 +296,9 @@ class Beginning:
     @property
     def stamps(self) -> tuple[str, ...]:
         """What a given prior carries, unless its rows are public; or an unpaid normaliser."""
-        if self.prior is None and self.normalisation == UNPAID:
-            return (UNPAID_STAMP,)
-        is_ours = isinstance(self.prior, DPGaussianMixture) and not self.is_public
-        return self.prior.guarantee_.stamps if is_ours else ()  # type: ignore[union-attr]
+        if isinstance(self.prior, DPGaussianMixture):
+            return () if self.is_public else self.prior.guarantee_.stamps
+        return (UNPAID_STAMP,) if self.normalisation == UNPAID else ()
 
     @property
     def caveats(self) -> tuple[str, ...]:

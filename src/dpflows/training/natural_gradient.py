@@ -13,9 +13,10 @@ along each pair of them. What is not in a dense layer gets the eigenvectors of i
 moments. Both need one pass over a sample and no gradient of a single row's weights.
 
 Guarantee:
-    ``look`` sees released parameters and random bits, never a row. Given what it returns,
-    taking one row out of a batch moves ``batch_sum``, as it is computed, by at most ``clip`` in L2
-    norm, whatever the rows contain; rows whose gradient is not finite contribute exactly zero.
+    ``estimate_metric`` sees released parameters and random bits, never a row. Given what it
+    returns, taking one row out of a batch moves ``batch_sum``, as it is computed, by at most
+    ``clip`` in L2 norm, whatever the rows contain; rows whose gradient is not finite contribute
+    exactly zero.
     ``Natural.advance`` adds noise of ``noise_multiplier * clip`` to each coordinate, once per step,
     before anything else is done with the sum.
 """
@@ -32,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, PyTree
 
+from dpflows.errors import TrainingError
 from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import Batches
@@ -70,7 +72,7 @@ Block = Kronecker | Whole
 Factors = list[tuple[Array, Array] | tuple[Array]]
 
 
-class View(NamedTuple):
+class Metric(NamedTuple):
     """What the model's own samples tell about a step, before any row is read.
 
     Attributes:
@@ -149,6 +151,11 @@ def _factors(frame: Frame, parameters: Parameters, rows: Array) -> tuple[Factors
     factors: Factors = [(leaf.reshape(len(rows), -1),) for leaf in jax.tree.leaves(free)]
     for steps, grouped, layer in zip(taps, frame.grouped, parameters.dense, strict=True):
         factors += [_of_layer(tap, grouped, layer) for tap in steps]
+    return _without_dead_rows(factors)
+
+
+def _without_dead_rows(factors: Any) -> tuple[Any, Bool[Array, " rows"]]:
+    """Zeros for rows that have a factor that is not finite, and which rows are others."""
     alive = functools.reduce(jnp.logical_and, [_finite(x) for parts in factors for x in parts])
     return jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), factors), alive
 
@@ -187,7 +194,9 @@ def _gram(values: Float[Array, "*stack rows k"], *, is_whole: bool) -> Array | N
 def _eigenvectors(gram: Float[Array, "*stack k k"]) -> Float[Array, "*stack k k"]:
     # On the host: compiled programs that hold several of these calls have been seen to wait
     # for each other for ever.
-    return jnp.asarray(np.linalg.eigh(np.asarray(gram, np.float64))[1], gram.dtype)
+    wide = np.asarray(gram, np.float64)
+    # what is not finite is found by its clipping norm, before a row is read
+    return jnp.asarray(np.linalg.eigh(np.nan_to_num(wide))[1], gram.dtype)
 
 
 def _unit_vectors(gram: Float[Array, "*stack k k"]) -> Float[Array, "*stack k k"]:
@@ -223,6 +232,8 @@ class _Whitened(NamedTuple):
 
 def _whiten(blocks: list[Block], factors: Factors, damping: float) -> _Whitened:
     turned = [_turned(block, parts) for block, parts in zip(blocks, factors, strict=True)]
+    # Large finite factors may overflow when they are turned: such a row counts zero too.
+    turned, _ = _without_dead_rows(turned)
     with jax.enable_x64(True):
         parts = [tuple(x.astype(jnp.float64) for x in xs) for xs in turned]
         scales = [jax.lax.rsqrt(b.moments.astype(jnp.float64) + damping) for b in blocks]
@@ -259,12 +270,14 @@ def _effective(blocks: list[Block], damping: float) -> Float64[Array, ""]:
         return functools.reduce(jnp.add, [jnp.sum(m / (m + damping)) for m in moments])
 
 
-def look(frame: Frame, parameters: Parameters, key: Array, settings: NaturalGradient) -> View:
+def estimate_metric(
+    frame: Frame, parameters: Parameters, key: Array, settings: NaturalGradient
+) -> Metric:
     """The metric, the clipping norm and what clipping does, from the model's own samples."""
     samples, factors, grams = _sampled(frame, parameters, key, settings.samples)
     is_turned = settings.metric == "kronecker"
     bases = jax.tree.map(_eigenvectors if is_turned else _unit_vectors, grams)
-    return _viewed(samples, factors, bases, settings)
+    return _measured(samples, factors, bases, settings)
 
 
 @eqx.filter_jit
@@ -281,7 +294,9 @@ def _sampled(
 
 
 @eqx.filter_jit
-def _viewed(samples: Array, factors: Factors, bases: list[Any], settings: NaturalGradient) -> View:
+def _measured(
+    samples: Array, factors: Factors, bases: list[Any], settings: NaturalGradient
+) -> Metric:
     blocks = [_block(basis, parts) for basis, parts in zip(bases, factors, strict=True)]
     blocks = _levelled(blocks) if settings.metric == "identity" else blocks
     white = _whiten(blocks, factors, settings.damping)
@@ -291,7 +306,7 @@ def _viewed(samples: Array, factors: Factors, bases: list[Any], settings: Natura
         factor = clip / jnp.maximum(jnp.sqrt(white.squares), clip)
         response = jnp.mean(factor * white.squares) / effective
         baseline = _sums(white, factor) / settings.samples
-        return View(blocks, clip, baseline, jnp.maximum(response, 1e-3), samples)
+        return Metric(blocks, clip, baseline, jnp.maximum(response, 1e-3), samples)
 
 
 @eqx.filter_jit
@@ -340,7 +355,7 @@ def _terms(blocks: list[Block]) -> int:
 def move(
     frame: Frame,
     parameters: Parameters,
-    view: View,
+    metric: Metric,
     step: Float64[Array, " coordinates"],
     damping: float,
 ) -> tuple[Parameters, Array]:
@@ -350,15 +365,15 @@ def move(
     the model before.
     """
     step = step.astype(jnp.float32)
-    change = _unwhitened(frame, parameters, view.blocks, step, damping)
+    change = _unwhitened(frame, parameters, metric.blocks, step, damping)
     predicted = jnp.sum(step * step) / 2
-    before = _log_probs(frame, parameters, view.samples)
+    before = _log_probs(frame, parameters, metric.samples)
 
     def at(scale: Array) -> Parameters:
         return jax.tree.map(lambda p, c: p - scale * c, parameters, change)
 
     def is_too_far(scale: Array) -> Array:
-        ratio = jnp.clip(_log_probs(frame, at(scale), view.samples) - before, -20, 20)
+        ratio = jnp.clip(_log_probs(frame, at(scale), metric.samples) - before, -20, 20)
         divergence = jnp.mean(jnp.expm1(ratio) - ratio)
         return ~(divergence <= 1.5 * predicted * scale**2 + 0.02)
 
@@ -447,19 +462,20 @@ class Natural(Training):
 
         def advance(state: State, rows: Array, step: int) -> State:
             key = jnp.asarray(entropy.key("fisher", step=step))
-            view = look(frame, state.parameters, key, self.settings)
+            metric = estimate_metric(frame, state.parameters, key, self.settings)
+            _require_finite(metric, step)
             batch, present = self._batch(rows, entropy, step, slots)
             sums = batch_sum(
                 frame,
                 state.parameters,
-                view.blocks,
-                view.clip,
+                metric.blocks,
+                metric.clip,
                 batch,
                 present,
                 self.settings.damping,
             )
-            released = self.release(np.asarray(sums), float(view.clip), noise, step=step)
-            return self._stepped(frame, state, view, released)
+            released = self.release(np.asarray(sums), float(metric.clip), noise, step=step)
+            return self._stepped(frame, state, metric, released)
 
         return advance
 
@@ -491,10 +507,10 @@ class Natural(Training):
         padded = jnp.pad(drawn, ((0, slots - len(drawn)), (0, 0)))
         return padded, jnp.arange(slots) < size
 
-    def _stepped(self, frame: Frame, state: State, view: View, released: np.ndarray) -> State:
+    def _stepped(self, frame: Frame, state: State, metric: Metric, released: np.ndarray) -> State:
         settings, done = self.settings, int(state.step)
-        response, clip = float(view.response), float(view.clip)
-        gradient = released - np.asarray(view.baseline)
+        response, clip = float(metric.response), float(metric.clip)
+        gradient = released - np.asarray(metric.baseline)
         gain, variance = settings.filtered(
             float(state.optimizer), self._noise(clip) / response**2, done, self.steps
         )
@@ -503,7 +519,7 @@ class Natural(Training):
         step *= min(1.0, settings.trust / max(length, 1e-12))
         with jax.enable_x64(True):
             wide = jnp.asarray(step)
-        parameters, _ = move(frame, state.parameters, view, wide, settings.damping)
+        parameters, _ = move(frame, state.parameters, metric, wide, settings.damping)
         average = self._averaged(state.average, parameters)
         return State(parameters, jnp.asarray(variance), average, jnp.asarray(done + 1))
 
@@ -518,6 +534,15 @@ class Natural(Training):
         if decay is None:
             return parameters
         return jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, average, parameters)
+
+
+def _require_finite(metric: Metric, step: int) -> None:
+    """Stop where the model's own samples give no metric; no row has a part in it."""
+    if not math.isfinite(float(metric.clip)):
+        raise TrainingError(
+            f"training diverged by step {step} and nothing was released: "
+            "raise epsilon or lower the number of steps; the budget counts as spent"
+        )
 
 
 @functools.partial(jax.jit, static_argnums=0)
