@@ -31,7 +31,7 @@ def purposes(plan):
         (24_000, 2, ["mixture"]),
         (24_000, 10, ["Gaussian", "training"]),
         (1_500, 21, ["Gaussian", "training"]),
-        (900_000, 6, ["mixture", "training"]),
+        (900_000, 6, ["normalisation", "mixture", "training"]),
     ],
 )
 def test_the_rule_reads_rows_columns_and_budget(rows, columns, bought):

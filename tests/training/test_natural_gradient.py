@@ -211,7 +211,7 @@ def test_every_row_joins_a_step_of_all_rows(model, rows, watched):
         metric.clip,
         jnp.asarray(rows, jnp.float32),
         jnp.ones(ROWS, bool),
-        0.02,
+        NaturalGradient().damping,
     )
     np.testing.assert_allclose(sums, np.asarray(whole), rtol=1e-4, atol=1e-6)
 
@@ -260,12 +260,40 @@ def test_settings_must_be_positive(field):
 
 
 def test_gain_falls_as_the_variance_is_used_up():
-    settings, variance, gains = NaturalGradient(drift=5e-4), 5e-3, []
+    settings, variance, gains = NaturalGradient(drift=0.1), 5e-3, []
     for step in range(50):
-        gain, variance = settings.filtered(variance, 1e-3, step, 50)
-        gains.append(gain)
+        gains.append(settings.gain(variance, 1e-3))
+        variance = settings.variance_after(variance, gains[-1], step, 50)
     assert gains[0] == 0.6
     assert sorted(gains, reverse=True) == gains
+
+
+def test_what_a_shortened_step_leaves_undone_is_still_to_be_learnt(model, rows):
+    variances = []
+    for trust in (1.5, 1e-6):
+        settings = NaturalGradient(trust=trust, drift=0.0, samples=256)
+        plan = plan_of(steps=1)
+        run = Natural(
+            take_apart(model)[1],
+            make_batches("poisson", rows=ROWS, batch_size=50),
+            settings,
+            plan.noise_multiplier,
+            1,
+        )
+        state = run.start(take_apart(model)[0])
+        after = run.advance(Entropy.from_os())(state, jnp.asarray(rows, jnp.float32), 0)
+        variances.append(float(after.optimizer))
+    assert variances[0] < variances[1]
+    assert variances[1] == pytest.approx(NaturalGradient().variance, rel=1e-3)
+
+
+def test_samples_that_rise_much_do_not_decide_alone():
+    """One of a thousand samples becomes e^20 times as likely; the others stay."""
+    ratio = jnp.zeros(1000).at[0].set(20.0)
+    assert natural_gradient._divergence(ratio) < 0.05
+    assert natural_gradient._divergence(-ratio) < 0.05
+    small = jnp.asarray(np.random.default_rng(0).normal(-0.005, 0.1, 1000))
+    assert natural_gradient._divergence(small) == pytest.approx(0.005, rel=0.2)
 
 
 def test_wider_networks_for_more_rows():

@@ -56,9 +56,9 @@ class DPFlow(DensityEstimator):
             If not, its own cost is part of this release.
         trainable_prior: Whether training may move the prior.
         normalisation: How columns are brought to comparable units inside the budget:
-            ``histograms``, ``moments`` or ``bounds``; ``auto`` takes ``bounds`` for ``natural``,
-            whose prior standardises columns besides, and ``histograms`` for the other
-            optimizers; ``paper-not-private`` is for comparison.
+            ``histograms``, ``moments`` or ``bounds``; ``auto`` takes ``histograms``, but
+            ``bounds`` where ``natural`` starts from one Gaussian, which standardises columns
+            besides; ``paper-not-private`` is for comparison.
         architecture: A family by name, an ``Architecture``, or ``None`` for the rule.
         initialisation: How ActNorm layers start: ``identity``, or ``private`` from noisy
             moments of what reaches them; ``paper-not-private`` is for comparison.

@@ -48,8 +48,8 @@ ENOUGH_ROWS = 3600
 REFINED_SHARE = 0.7
 #: The part of the squared Gaussian budget for a single Gaussian that a flow starts from.
 GAUSSIAN_SHARE = 0.08
-#: The learning rate of a flow that refines a mixture.
-REFINING_RATE = 1e-3
+#: The learning rate of a flow that refines a mixture: by natural gradient, and by others.
+NATURAL_REFINING_RATE, REFINING_RATE = 2e-4, 1e-3
 PUBLIC_PRIOR = (
     "the flow starts from a mixture that the curator declared to be fitted to public rows of other "
     "people (prior_is_public). What that fit cost is not counted here; if it read the same people, "
@@ -209,11 +209,6 @@ def prior_share(budget: Budget, *, rows: int, columns: int) -> float:
     return REFINED_SHARE if is_plenty else 0.0
 
 
-def rate_after(share: float, given: float | None) -> float | None:
-    """The given learning rate, or the small one of a flow that starts where it should end."""
-    return REFINING_RATE if share > 0 and given is None else given
-
-
 def seen_through(mixture: Mixture, *, before: Normaliser | None = None) -> Prepared:
     """Standardise columns by a mixture's own mean and deviation.
 
@@ -248,7 +243,7 @@ class Beginning:
         prior: ``None``, ``"auto"``, ``"mixture"`` or a fitted ``DPGaussianMixture``.
         prior_share: The part of the squared Gaussian budget for a ``"mixture"``.
         is_public: Whether a given prior was fitted to public rows.
-        normalisation: The way to normalise columns.
+        normalisation: The way to normalise columns, or ``auto``.
         is_natural: Whether the flow is trained by natural gradient, which starts from a
             Gaussian with a bought covariance where there is no mixture.
     """
@@ -274,11 +269,12 @@ class Beginning:
         self, budget: Budget, *, rows: int, columns: int, accountant: str, before: Sequence[Event]
     ) -> Preparation:
         """The prior, or the normaliser where there is none."""
-        check_choice("normalisation", self.normalisation, tuple(NORMALISATIONS))
+        check_choice("normalisation", self.normalisation, ("auto", *NORMALISATIONS))
         if isinstance(self.prior, DPGaussianMixture):
             return self._given(self.prior)
         share = self.share(budget, rows=rows, columns=columns)
-        way = plan_normalisation(self.normalisation, budget, rows=rows, columns=columns)
+        name = self._normalisation(share)
+        way = plan_normalisation(name, budget, rows=rows, columns=columns)
         if share == 0 and not self.is_natural:
             return WithoutPrior(way)
         way = way if self.is_natural else FromBounds(rows, columns, 0.0)
@@ -292,6 +288,19 @@ class Beginning:
             share=share or GAUSSIAN_SHARE,
         )
         return PrivatePrior(plan, way)
+
+    def rate_after(self, share: float, given: float | None) -> float | None:
+        """The given learning rate, or the small one of a flow that starts where it should end."""
+        if share == 0 or given is not None:
+            return given
+        return NATURAL_REFINING_RATE if self.is_natural else REFINING_RATE
+
+    def _normalisation(self, share: float) -> str:
+        """The given way, or histograms but where natural gradient has one Gaussian or no flow."""
+        if self.normalisation != "auto":
+            return self.normalisation
+        is_refined = 0 < share < 1
+        return "histograms" if is_refined or not self.is_natural else "bounds"
 
     @property
     def stamps(self) -> tuple[str, ...]:

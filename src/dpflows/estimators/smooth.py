@@ -13,7 +13,7 @@ from dpflows.estimators.parameters import (
     require_room,
     with_parameters,
 )
-from dpflows.estimators.preparing import Beginning, Preparation, Prepared, prepare, rate_after
+from dpflows.estimators.preparing import Beginning, Preparation, Prepared, prepare
 from dpflows.estimators.ways import Way
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.density import Defended
@@ -46,10 +46,11 @@ class SmoothWay(Way):
         """What a fit would do with a table of this shape; reads no row."""
         flow = self.flow
         budget, told = flow._budget(), flow._declarations()
-        share = self._beginning().share(budget, rows=rows, columns=columns)
+        beginning = self._beginning()
+        share = beginning.share(budget, rows=rows, columns=columns)
         settings = flow._settings(
             architecture=self._architecture(),
-            learning_rate=rate_after(share, flow.learning_rate),
+            learning_rate=beginning.rate_after(share, flow.learning_rate),
             optimizer=self._optimizer(),
         )
         start = self._initialisation(rows, columns).events if share < 1 else ()
@@ -139,17 +140,9 @@ class SmoothWay(Way):
             prior,
             flow.prior_share,
             flow.prior_is_public,
-            self._normalisation(),
-            is_natural=self._is_natural(),
+            flow.normalisation,
+            is_natural=name_of(self._optimizer()) == NaturalGradient.name,
         )
-
-    def _is_natural(self) -> bool:
-        return name_of(self._optimizer()) == NaturalGradient.name
-
-    def _normalisation(self) -> str:
-        if self.flow.normalisation != "auto":
-            return self.flow.normalisation
-        return "bounds" if self._is_natural() else "histograms"
 
     def _is_fixed(self) -> bool:
         """Whether the caller chose how the flow is trained."""

@@ -64,8 +64,8 @@ class NaturalGradient:
             density hardly changes are thereby left alone.
         samples: How many samples of the model the metric is computed from.
         variance: Of the whitened gradient in each direction, before the first step.
-        drift: What the variance would gain over all steps, because the target moves as the metric
-            does.
+        drift: What the variance would gain over all steps, in units of the first, because the
+            target moves as the metric does.
         annealing: The part of the steps after which nothing is gained.
         most_gain: The largest gain.
         trust: The longest step, as a length in the metric.
@@ -79,10 +79,10 @@ class NaturalGradient:
     """
 
     clip: float = 0.5
-    damping: float = 0.02
+    damping: float = 0.1
     samples: int = 2048
     variance: float = 5e-3
-    drift: float = 0.012
+    drift: float = 2.4
     annealing: float = 0.6
     most_gain: float = 0.6
     trust: float = 1.5
@@ -99,22 +99,30 @@ class NaturalGradient:
         if self.averaging is not None and not 0 <= self.averaging < 1:
             raise InputError(f"averaging must be in [0, 1) or None, got {self.averaging}")
 
-    def filtered(self, variance: float, noise: float, step: int, steps: int) -> tuple[float, float]:
-        """The gain for a gradient seen through noise of this variance, and the variance after it.
+    def gain(self, variance: float, noise: float) -> float:
+        """The gain for a gradient of this variance that is seen through this noise.
+
+        Example:
+            >>> NaturalGradient().gain(1.0, 1.0)
+            0.5
+        """
+        return min(self.most_gain, variance / (variance + noise))
+
+    def variance_after(self, variance: float, gain: float, step: int, steps: int) -> float:
+        """The variance that a step leaves.
 
         Args:
             variance: Of each direction before the step.
-            noise: The variance of what is not signal.
+            gain: The part of the gradient by which the parameters moved.
             step: Which step this is, from zero.
             steps: How many there are.
 
         Example:
-            >>> NaturalGradient(drift=0.0).filtered(1.0, 1.0, 0, 10)
-            (0.5, 0.5)
+            >>> NaturalGradient(drift=0.0).variance_after(1.0, 0.5, 0, 10)
+            0.5
         """
-        gain = min(self.most_gain, variance / (variance + noise))
-        drift = self.drift / steps if step < self.annealing * steps else 0.0
-        return gain, variance * (1 - gain) + drift
+        gained = self.drift * self.variance / steps if step < self.annealing * steps else 0.0
+        return variance * (1 - gain) + gained
 
 
 #: What may be done with a noisy gradient.
