@@ -69,13 +69,16 @@ _LEAST_NOISE = 2.5
 _WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 #: Weights that are worth their noise, per unit of mu times the number of rows.
 _WEIGHTS = 2.2
+#: Weights that the rows can tell even without noise, per row.
+_WEIGHTS_PER_ROW = 1.0
 
 
 def natural_defaults(budget: Budget, *, rows: int, columns: int) -> Defaults:
     """The settings of natural-gradient training.
 
     The excess of noise grows with the square of the number of weights over mu times the
-    number of rows: the network is the widest that keeps it small.
+    number of rows, and that of chance with the number of weights over the number of rows: the
+    network is the widest that keeps both small.
 
     Example:
         >>> natural_defaults(Budget(1.0, 1e-5), rows=24_000, columns=10).architecture.width
@@ -85,17 +88,17 @@ def natural_defaults(budget: Budget, *, rows: int, columns: int) -> Defaults:
     steps = _MORE_STEPS if mu * rows >= _MANY_ROWS * columns else _NATURAL_STEPS
     least = math.ceil(min(_LEAST_NOISE * mu / math.sqrt(steps), 1.0) * rows)
     return Defaults(
-        architecture=_affordable(mu * rows, columns),
+        architecture=_affordable(min(_WEIGHTS * mu, _WEIGHTS_PER_ROW) * rows, columns),
         batch_size=min(rows, max(_NATURAL_BATCH, least if math.isfinite(mu) else 0)),
         steps=steps,
         learning_rate=5e-3,
     )
 
 
-def _affordable(signal: float, columns: int) -> Architecture:
-    """The widest network whose weights stand out of the noise, or the narrowest."""
+def _affordable(weights: float, columns: int) -> Architecture:
+    """The widest network of at most so many weights, or the narrowest."""
     shapes = [Architecture("columnwise", width=w, depth=1, blocks=3, knots=4) for w in _WIDTHS]
-    fitting = [s for s in shapes if s.weights(columns) <= _WEIGHTS * signal]
+    fitting = [s for s in shapes if s.weights(columns) <= weights]
     return fitting[-1] if fitting else shapes[0]
 
 

@@ -1,9 +1,12 @@
 """Rényi costs that are integrated here: replaced rows, batches cut to their cap, selections."""
 
+import logging
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.rdp import rdp_privacy_accountant as library
 
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.accounting.rdp import ORDERS, curve_of
@@ -76,3 +79,14 @@ def test_the_failure_of_a_run_counts_as_often_as_there_are_runs():
     less = epsilon_of([plain], delta=DELTA - 5e-8, accountant="rdp")
     assert found == pytest.approx(less, rel=1e-9)
     assert math.isinf(epsilon_of([event], delta=4e-8, accountant="rdp"))
+
+
+@pytest.mark.parametrize("is_filtered", [True, False])
+def test_orders_that_the_library_leaves_out_are_no_news(is_filtered, monkeypatch):
+    """Leaving out an order can only raise epsilon; without the filter the library speaks of it."""
+    logger, said = logging.getLogger("absl"), []
+    monkeypatch.setattr(logger, "filters", logger.filters if is_filtered else [])
+    monkeypatch.setattr(logger, "handle", lambda r: logger.filter(r) and said.append(r))
+    step = dp_accounting.GaussianDpEvent(8.327689)
+    library.RdpAccountant().compose(dp_accounting.PoissonSampledDpEvent(0.416684, step))
+    assert bool(said) is not is_filtered
