@@ -46,7 +46,7 @@ def free():
 
 
 def test_the_default_is_bought_and_flags_about_the_share_it_was_told(fitted):
-    """Noise of 12 rows on each count of 3,000 rows; the seed fixes it."""
+    """Noise of 17 rows on each count of 3,000 rows; the seed fixes it."""
     assert (fitted.predict(ROWS) == -1).mean() == pytest.approx(0.1, abs=0.02)
     assert fitted.threshold_rule_.rule == "bought"
     assert fitted.guarantee_.events[-1].purpose == "threshold"
@@ -127,6 +127,14 @@ def test_the_share_is_one_of_the_squared_gaussian_budget(neighbours, share):
     assert promise.neighbours == neighbours
     assert bought / (bought + sum(others)) == pytest.approx(share, rel=2e-3)
     assert promise.epsilon <= 2.0
+
+
+@pytest.mark.parametrize(("rate", "share"), [(0.5, 0.05), (0.1, 0.05), (0.01, 0.172)])
+def test_by_default_the_share_follows_what_is_asked(rate, share):
+    """Noise of three tenths of the 30 rows to flag, or a twentieth of the budget."""
+    promise = DPAnomalyDetector(density(), contamination=rate).fit(ROWS).guarantee_
+    *others, bought = [(e.sensitivity.zero_out / e.noise) ** 2 for e in promise.events]
+    assert bought / (bought + sum(others)) == pytest.approx(share, rel=0.01)
 
 
 def test_a_threshold_that_leaves_no_room_is_refused_before_the_fit(monkeypatch):

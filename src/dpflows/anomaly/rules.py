@@ -29,6 +29,10 @@ from dpflows.privacy.events import Event, GaussianEvent, check_choice
 from dpflows.privacy.guarantee import Budget
 
 _PURPOSE = "threshold"
+#: The noise on a count of rows that a threshold should have, in rows that are to be flagged.
+_FINE = 0.3
+#: The part of the squared Gaussian budget that it takes for that, at least and at most.
+_SHARES = (0.05, 0.25)
 
 
 @final
@@ -97,13 +101,14 @@ class Wish:
         threshold: A number or the name of a rule.
         contamination: The share of rows to call anomalies.
         public: Labelled rows that are public, if any.
-        share: The part of the squared Gaussian budget for a rule that is paid.
+        share: The part of the squared Gaussian budget for a rule that is paid, or ``None`` for
+            the public rule of ``share_for``.
     """
 
     threshold: Any
     contamination: float
     public: Any
-    share: float
+    share: float | None
 
     @property
     def rule(self) -> "Rule":
@@ -153,7 +158,9 @@ class Rule(abc.ABC):
         """Refuse public settings that cannot work, before any row is read."""
         check_contamination(wish.contamination)
 
-    def events(self, wish: Wish, budget: Budget, accountant: str) -> tuple[GaussianEvent, ...]:
+    def events(
+        self, wish: Wish, budget: Budget, accountant: str, rows: int
+    ) -> tuple[GaussianEvent, ...]:
         """Every release that ``find`` will make, known before any row is read."""
         return ()
 
@@ -245,14 +252,18 @@ class Bought(Rule):
     def check(self, wish: Wish, estimator: DensityEstimator) -> None:
         """Refuse a share outside (0, 1)."""
         super().check(wish, estimator)
-        if not 0 < wish.share < 1:
+        if wish.share is not None and not 0 < wish.share < 1:
             raise InputError(f"threshold_share must be between 0 and 1, got {wish.share}")
 
-    def events(self, wish: Wish, budget: Budget, accountant: str) -> tuple[GaussianEvent, ...]:
+    def events(
+        self, wish: Wish, budget: Budget, accountant: str, rows: int
+    ) -> tuple[GaussianEvent, ...]:
         """One Gaussian mechanism; without privacy there is nothing to price."""
         if not budget.is_private:
             return ()
-        return (_counting(whole_noise(budget, accountant) / math.sqrt(wish.share)),)
+        whole = whole_noise(budget, accountant)
+        share = wish.share or share_for(whole, wish.contamination, rows)
+        return (_counting(whole / math.sqrt(share)),)
 
     def find(self, task: Task) -> Found:
         """Reads the private rows through one paid release."""
@@ -306,15 +317,35 @@ def whole_noise(budget: Budget, accountant: str) -> float:
     return calibrate_noise(budget, lambda noise: [_counting(noise)], accountant=accountant)
 
 
-def left_beside(share: float, budget: Budget, accountant: str) -> float:
-    """The epsilon of what is left when a share of the squared Gaussian budget is taken.
+def share_for(whole: float, contamination: float, rows: int) -> float:
+    """The public rule: the part of the squared Gaussian budget that a threshold should get.
+
+    Enough for noise of three tenths of the rows that are to be flagged, within bounds.
+
+    Args:
+        whole: The noise that would take the whole budget.
+        contamination: The share of rows to flag.
+        rows: The public number of rows.
 
     Example:
-        >>> round(left_beside(0.1, Budget(1.0, 1e-5), "pld"), 3)
+        >>> [round(share_for(3.0, 0.01, rows), 2) for rows in (1_500, 3_300, 40_000)]
+        [0.25, 0.09, 0.05]
+    """
+    wanted = (whole / (_FINE * contamination * max(rows, 1))) ** 2
+    return min(max(wanted, _SHARES[0]), _SHARES[1])
+
+
+def left_beside(event: GaussianEvent, budget: Budget, accountant: str) -> float:
+    """The epsilon that a threshold's event leaves of a budget, if all else is Gaussian.
+
+    Example:
+        >>> whole = whole_noise(Budget(1.0, 1e-5), "pld")
+        >>> event = GaussianEvent(noise=whole / math.sqrt(0.1), sensitivity=COUNTS)
+        >>> round(left_beside(event, Budget(1.0, 1e-5), "pld"), 3)
         0.944
     """
-    rest = _counting(whole_noise(budget, accountant) / math.sqrt(1 - share))
-    return min(together([rest], budget, accountant), budget.epsilon)
+    left = whole_noise(budget, accountant) ** -2 - event.noise**-2
+    return min(together([_counting(left**-0.5)], budget, accountant), budget.epsilon)
 
 
 def together(events: Sequence[Event], budget: Budget, accountant: str) -> float:

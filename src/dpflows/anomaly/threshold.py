@@ -47,7 +47,8 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         public: Labelled rows that are public, as ``(rows, labels)`` with labels +1 for
             normal and -1 for anomalies.
         threshold_share: The part of the squared Gaussian budget for a threshold that is
-            ``bought``; the density gets the rest.
+            ``bought``; the density gets the rest. ``None`` is a public rule of budget, rows and
+            contamination: between 0.05 and 0.25.
 
     Attributes:
         estimator_: The fitted density.
@@ -89,7 +90,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         contamination: float = 0.1,
         threshold: float | str = "auto",
         public: Any = None,
-        threshold_share: float = 0.1,
+        threshold_share: float | None = None,
     ) -> None:
         self.estimator = estimator
         self.contamination = contamination
@@ -149,8 +150,9 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         wanted, wish = self._wanted(), self._wish(auto="bought")
         rule, budget = wish.rule, wanted._budget()
         rule.check(wish, wanted)
-        paid = rule.events(wish, budget, wanted.accountant)
-        density = _beside(paid, wanted, X, wish.share)
+        shape = _shape(X, wanted) if rule.is_paid else (0, 0)
+        paid = rule.events(wish, budget, wanted.accountant, shape[0])
+        density = _beside(paid, wanted, shape)
         density._fit(X, ledger, beside=paid, is_part=True)
         task = Task(wish, density, budget, paid, X if rule.is_paid else None)
         found, events = rule.find(task)
@@ -292,23 +294,28 @@ def _fresh(estimator: DensityEstimator, *, epsilon: float) -> DensityEstimator:
     return type(estimator)(**(settings | {"epsilon": epsilon}))
 
 
+def _shape(X: Any, wanted: DensityEstimator) -> tuple[int, int]:
+    """The public numbers of rows and columns."""
+    table = wanted._declarations().read(X)
+    return table.rows, len(table.schema.columns)
+
+
 def _beside(
-    events: tuple[Event, ...], wanted: DensityEstimator, X: Any, share: float
+    events: tuple[GaussianEvent, ...], wanted: DensityEstimator, shape: tuple[int, int]
 ) -> DensityEstimator:
-    """An unfitted density that has the budget which the events leave.
+    """An unfitted density that has the budget which a threshold's event leaves.
 
     Guarantee:
-        Its plan and the events cost at most the budget together, priced by its accountant.
-        Of ``X`` only the number of rows and columns is used.
+        Its plan and the event cost at most the budget together, priced by its accountant.
     """
     if not events:
         return _fresh(wanted, epsilon=wanted.epsilon)
-    budget, table = wanted._budget(), wanted._declarations().read(X)
-    epsilon, fitting = left_beside(share, budget, wanted.accountant), None
+    budget, fitting = wanted._budget(), None
+    epsilon = left_beside(events[0], budget, wanted.accountant)
     for _ in range(_TRIALS):
         density = _fresh(wanted, epsilon=epsilon)
-        plan = density.plan(table.rows, len(table.schema.columns))
-        used = together((*plan.events, *events), budget, wanted.accountant) / budget.epsilon
+        planned = (*density.plan(*shape).events, *events)
+        used = together(planned, budget, wanted.accountant) / budget.epsilon
         fitting = density if used <= 1 else fitting
         if _ENOUGH <= used <= 1:
             break
