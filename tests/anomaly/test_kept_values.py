@@ -13,7 +13,7 @@ from cli.test_sentinels import hits
 from dpflows import DPAnomalyDetector, DPGaussian, load
 
 RULES = {
-    "samples": {},
+    "samples": {"threshold": "samples"},
     "bought": {"threshold": "bought", "threshold_share": 0.5},
     "youden": {"threshold": "youden"},
 }

@@ -167,8 +167,9 @@ def detector_for(**settings):
     return DPAnomalyDetector(DPGaussian(3.0, 1e-5, bounds=BOUNDS), **settings)
 
 
-def test_a_bought_threshold_is_charged_with_the_density(rows, ledger, tmp_path):
-    detector = detector_for(threshold="bought").fit(rows, ledger=ledger)
+def test_a_bought_threshold_is_charged_with_the_density_in_one_entry(rows, ledger, tmp_path):
+    detector = detector_for().fit(rows, ledger=ledger)
+    assert [entry.state for entry in ledger.history()] == ["OPENED", "RESERVED", "RELEASED"]
     charge = ledger.history()[1]
     assert charge.events == detector.guarantee_.events
     assert charge.events[-1].purpose == "threshold"
@@ -182,19 +183,21 @@ def test_a_bought_threshold_is_charged_with_the_density(rows, ledger, tmp_path):
 
 
 def test_a_free_threshold_adds_nothing(rows, ledger):
-    detector = detector_for().fit(rows, ledger=ledger)
+    detector = detector_for(threshold="samples").fit(rows, ledger=ledger)
     assert ledger.history()[1].events == detector.estimator_.plan_.events
     around = DPAnomalyDetector.around(detector.estimator_)
     assert around.receipt_ == detector.receipt_
 
 
 def test_a_refused_detector_is_not_fitted(rows, tmp_path):
-    """The density alone, half of epsilon 3, would find room."""
-    small = Ledger(tmp_path / "small.ledger", cap=Budget(1.6, 1e-5))
+    """The density alone, half of the squared Gaussian budget of epsilon 3, would find room."""
+    small = Ledger(tmp_path / "small.ledger", cap=Budget(2.5, 1e-5))
     detector = detector_for(threshold="bought", threshold_share=0.5)
     with pytest.raises(BudgetError):
         detector.fit(rows, ledger=small)
     assert (small.spent(), hasattr(detector, "estimator_")) == (0.0, False)
+    alone = detector.fit(rows).estimator_.guarantee_.epsilon
+    assert alone < 2.5
 
 
 def test_the_adapter_for_other_libraries_charges_too(rows, ledger):

@@ -8,14 +8,16 @@ import pytest
 from scipy.stats import chi2
 
 from dpflows import DPAnomalyDetector, DPFlow, DPGaussian, DPGaussianMixture, DPHistogram, load
-from dpflows.anomaly.rules import RULES, Task, Threshold, Wish, quantile_scale
-from dpflows.anomaly.thresholds import contamination_threshold, generated_scores, places_for
-from dpflows.errors import InputError
+from dpflows.anomaly import rules, tails
+from dpflows.anomaly.rules import RULES, Task, Threshold, Wish
+from dpflows.anomaly.tails import Tail
+from dpflows.anomaly.thresholds import contamination_threshold
+from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import NON_PRIVATE_STAMP
 from dpflows.files import write_model
-from dpflows.privacy.accounting import epsilon_of
+from dpflows.privacy.accounting import epsilon_of, guarantee_for
+from dpflows.privacy.events import BoundedRangeEvent, GaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.quantiles import quantile_scores
 from dpflows.privacy.randomness import TEST_SEED_STAMP
 
 _RNG = np.random.default_rng(5)
@@ -38,12 +40,23 @@ def fitted():
     return detector().fit(ROWS)
 
 
-def test_the_default_flags_about_the_share_it_was_told(fitted):
+@pytest.fixture(scope="module")
+def free():
+    return detector(threshold="samples").fit(ROWS)
+
+
+def test_the_default_is_bought_and_flags_about_the_share_it_was_told(fitted):
+    """Noise of 17 rows on each count of 3,000 rows; the seed fixes it."""
+    assert (fitted.predict(ROWS) == -1).mean() == pytest.approx(0.1, abs=0.02)
+    assert fitted.threshold_rule_.rule == "bought"
+    assert fitted.guarantee_.events[-1].purpose == "threshold"
+
+
+def test_the_models_own_samples_flag_about_the_share_they_were_told(free):
     """The density is near the rows' own: the share is off by less than 4 in a hundred."""
-    flagged = (fitted.predict(ROWS) == -1).mean()
-    assert flagged == pytest.approx(0.1, abs=0.04)
-    assert fitted.threshold_rule_.rows == 20_000
-    assert fitted.guarantee_ == fitted.estimator_.guarantee_
+    assert (free.predict(ROWS) == -1).mean() == pytest.approx(0.1, abs=0.04)
+    assert free.threshold_rule_.rows == 20_000
+    assert free.guarantee_ == free.estimator_.guarantee_
 
 
 def test_predictions_scores_and_offset_agree(fitted):
@@ -79,32 +92,93 @@ def test_a_bought_threshold_is_paid_inside_the_budget():
     promise = found.guarantee_
     assert promise.events == (*found.estimator_.guarantee_.events, promise.events[-1])
     assert promise.events[-1].purpose == "threshold"
-    assert promise.events[-1].epsilon.zero_out == pytest.approx(0.3)
-    assert found.estimator_.guarantee_.epsilon <= 0.7
     assert found.estimator_.guarantee_.epsilon < promise.epsilon <= 1.0
     priced = epsilon_of(promise.events, delta=1e-5, accountant="pld")
     assert promise.epsilon == priced
     assert TEST_SEED_STAMP in promise.stamps
-    assert "bought with epsilon 0.3" in found.privacy_statement()
+    alone = epsilon_of(promise.events[-1:], delta=1e-5, accountant="pld")
+    assert found.threshold_rule_.epsilon == alone
+    assert f"bought with epsilon {alone:.3g} by itself" in found.privacy_statement()
+
+
+ESTIMATORS = {
+    "Gaussian": DPGaussian,
+    "mixture": DPGaussianMixture,
+    "Laplace counts": DPHistogram,
+    "sampled steps": lambda *budget, **rest: DPFlow(*budget, steps=2, batch_size=100, **rest),
+}
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_density_and_threshold_together_use_the_budget_and_no_more(kind, accountant):
+    estimator = ESTIMATORS[kind](1.0, 1e-5, bounds=(-6, 6), accountant=accountant)
+    promise = DPAnomalyDetector(estimator).fit(ROWS).guarantee_
+    assert 0.985 < promise.epsilon <= 1.0
+    assert promise.epsilon == epsilon_of(promise.events, delta=1e-5, accountant=accountant)
 
 
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
-@pytest.mark.parametrize("contamination", [0.02, 0.5])
-def test_the_noise_follows_the_neighbours(neighbours, contamination):
+@pytest.mark.parametrize("share", [0.02, 0.5])
+def test_the_share_is_one_of_the_squared_gaussian_budget(neighbours, share):
     estimator = density(neighbours=neighbours, epsilon=2.0)
-    settings = {"threshold": "bought", "contamination": contamination}
-    promise = DPAnomalyDetector(estimator, **settings).fit(ROWS).guarantee_
+    promise = DPAnomalyDetector(estimator, threshold_share=share).fit(ROWS).guarantee_
+    *others, bought = [(e.sensitivity.under(neighbours) / e.noise) ** 2 for e in promise.events]
     assert promise.neighbours == neighbours
-    assert promise.events[-1].epsilon.under(neighbours) == pytest.approx(0.2)
+    assert bought / (bought + sum(others)) == pytest.approx(share, rel=2e-3)
     assert promise.epsilon <= 2.0
 
 
-def test_a_bought_threshold_is_near_the_rows_own_quantile():
-    """The exponential mechanism is off by more than the stated rows once in a million runs."""
-    found = detector(threshold="bought", contamination=0.2).fit(ROWS)
-    flagged = (found.predict(ROWS) == -1).sum()
-    reach = quantile_scale(0.1, 0.2, Budget(1.0, 1e-5)) * math.log(1e6 * 1004)
-    assert abs(flagged - 600) <= reach + 30  # places lie about 0.1% apart
+@pytest.mark.parametrize(("rate", "share"), [(0.5, 0.05), (0.1, 0.05), (0.01, 0.172)])
+def test_by_default_the_share_follows_what_is_asked(rate, share):
+    """Noise of three tenths of the 30 rows to flag, or a twentieth of the budget."""
+    promise = DPAnomalyDetector(density(), contamination=rate).fit(ROWS).guarantee_
+    *others, bought = [(e.sensitivity.zero_out / e.noise) ** 2 for e in promise.events]
+    assert bought / (bought + sum(others)) == pytest.approx(share, rel=0.01)
+
+
+def test_a_threshold_that_leaves_no_room_is_refused_before_the_fit(monkeypatch):
+    monkeypatch.setattr("dpflows.anomaly.threshold.together", lambda *_: 2.0)
+    monkeypatch.setattr(DPGaussian, "_fit", lambda *_, **__: pytest.fail("rows were read"))
+    with pytest.raises(BudgetError, match="lower threshold_share or choose"):
+        detector().fit(ROWS)
+
+
+def test_what_was_bought_gives_every_other_rate_for_nothing(fitted, tmp_path):
+    rates = [0.01, 0.05, 0.1, 0.3, 0.5]
+    found = [fitted.with_contamination(rate) for rate in rates]
+    assert np.diff([each.offset_ for each in found]).min() > 0
+    assert found[2].offset_ == fitted.offset_  # the seed draws the same samples again
+    for rate, each in zip(rates, found, strict=True):
+        assert each.guarantee_ is fitted.guarantee_
+        assert (each.threshold_rule_.rule, each.contamination) == ("bought", rate)
+        assert (each.predict(ROWS) == -1).mean() == pytest.approx(rate, abs=0.02)
+    found[0].save(tmp_path / "d.dpflow")
+    again = load(tmp_path / "d.dpflow").with_contamination(0.3)
+    assert (again.predict(ROWS) == -1).mean() == pytest.approx(0.3, abs=0.03)
+
+
+def test_where_nothing_was_bought_other_rates_come_from_samples(free):
+    found = free.with_contamination(0.3)
+    assert (found.threshold_rule_.rule, found.contamination) == ("samples", 0.3)
+    assert found.guarantee_ == free.estimator_.guarantee_
+    with pytest.raises(InputError, match="contamination must be in"):
+        free.with_contamination(0.7)
+
+
+def test_the_rows_that_are_counted_are_the_ones_that_are_flagged(fitted):
+    """With next to no noise the share beyond an edge is off by a few of 3,000 rows."""
+    wish = Wish("bought", 0.1, None, 0.1)
+    task = Task(wish, fitted.estimator_, Budget(1.0, 1e-5), (_loud(0.5),), ROWS)
+    found, scores = RULES["bought"].find(task)[0], fitted.score_samples(ROWS)
+    for depth in found.tail.depths[1:4]:
+        threshold = rules.moved(found, fitted.estimator_, math.exp(-depth))
+        flagged = (scores < threshold.value).sum()
+        assert flagged == pytest.approx(3000 * math.exp(-depth), abs=5)
+
+
+def _loud(noise):
+    return GaussianEvent(noise=noise, sensitivity=tails.COUNTS, purpose="threshold")
 
 
 def test_without_privacy_the_plain_quantile_is_stamped():
@@ -123,57 +197,49 @@ class Ruler(DPGaussian):
         return X[:, 0]
 
     def sample(self, n_samples=1):
-        return np.resize(np.array([[-2.0], [4.0], [8.0], [12.0], [16.0], [30.0]]), (n_samples, 1))
+        return np.linspace(-8.0, 0.0, n_samples)[:, None]
 
 
-#: Thirty rows, and their neighbour without the last, which is blank.
-VALUES = np.arange(30.0)[:, None]
-NEIGHBOUR = np.append(VALUES[:-1], [[np.nan]], axis=0)
-SHARE, EPSILON, RUNS = 0.2, 0.5, 1500
+#: Four hundred rows, nothing but whole log-densities.
+VALUES = np.repeat(np.arange(-8.0, 0.0), 50)[:, None] + 0.5
+NOISE, RUNS = 30.0, 300
 
 
-def bought(rows, *, paid=EPSILON):
-    """Thresholds bought many times over with a fifth of ``5 * paid``."""
-    budget = Budget(5 * paid, 1e-6)
-    task = Task(Wish("bought", SHARE, None, 0.2), Ruler(), budget, rows)
-    return np.array([RULES["bought"].find(task)[0].value for _ in range(RUNS)])
+def bought_counts(rows, monkeypatch, *, planted=1.0):
+    """The noisy counts behind thresholds that are bought many times over."""
+    seen = []
+    monkeypatch.setattr(tails, "fitted_tail", lambda counts, *_, **__: seen.append(counts) or LINE)
+    task = Task(Wish("bought", 0.1, None, 0.2), Ruler(), Budget(1.0, 1e-6), (_loud(NOISE),), rows)
+    monkeypatch.setattr(
+        tails, "noisy_marginals", lambda *a, noise, **k: RELEASED(*a, noise=noise * planted, **k)
+    )
+    events = {RULES["bought"].find(task)[1] for _ in range(RUNS)}
+    return np.array(seen), events
 
 
-def law(rows, epsilon):
-    """The chances of all places at which the odds move by epsilon at most."""
-    places = places_for(generated_scores(Ruler()))
-    scores = quantile_scores(rows[:, 0], places, SHARE)
-    weights = np.exp(scores * epsilon / (2 * max(SHARE, 1 - SHARE)))
-    return places, weights / weights.sum()
+LINE, RELEASED = Tail((1.0,), (1.0,)), tails.noisy_marginals
 
 
-def surprise(found, rows, epsilon):
-    """The chance of counts as unlike the law as those found; chi-square, rare places joined."""
-    places, chances = law(rows, epsilon)
-    counts = np.array([(found == place).sum() for place in places])
-    rare = chances * RUNS < 10
-    counts = np.append(counts[~rare], counts[rare].sum())
-    expected = RUNS * np.append(chances[~rare], chances[rare].sum())
-    counts, expected = counts[expected > 0], expected[expected > 0]
-    return float(chi2.sf(((counts - expected) ** 2 / expected).sum(), len(counts) - 1))
+def surprise(counts, rows):
+    """The chance of squares as far from those of the stated noise, on both sides."""
+    edges = tails.edges_for(len(rows), NOISE)
+    own = tails.Rarity.among(np.linspace(-8.0, 0.0, 20_000))
+    right = np.bincount(tails.bins_of(own.of(rows[:, 0]), edges), minlength=len(edges) + 1)
+    squares = (((counts - right) / NOISE) ** 2).sum()
+    tail = chi2.sf(squares, counts.size)
+    return 2 * min(tail, 1 - tail)
 
 
-@pytest.mark.long
-def test_the_odds_of_a_bought_threshold():
-    """Drawn with the chances that cost what is charged, on a table and its neighbour.
-
-    False alarms: one in a million runs for each of the two tables.
-    """
-    for rows in (VALUES, NEIGHBOUR):
-        assert surprise(bought(rows), rows, EPSILON) > 1e-6
-    odds = np.log(law(VALUES, EPSILON)[1] / law(NEIGHBOUR, EPSILON)[1])
-    assert np.ptp(odds) <= EPSILON  # bounded range, and so pure with the same epsilon
+def test_counts_have_the_noise_that_is_charged(monkeypatch):
+    """False alarms: one in a million runs."""
+    counts, events = bought_counts(VALUES, monkeypatch)
+    assert surprise(counts, VALUES) > 1e-6
+    assert events == {(_loud(NOISE),)}
 
 
-@pytest.mark.long
-def test_the_odds_test_rejects_half_the_noise():
-    """A scale that forgets the factor 2 costs twice what it claims."""
-    assert surprise(bought(VALUES, paid=2 * EPSILON), VALUES, EPSILON) < 1e-6
+def test_the_test_of_the_noise_rejects_four_fifths_of_it(monkeypatch):
+    counts, _ = bought_counts(VALUES, monkeypatch, planted=0.8)
+    assert surprise(counts, VALUES) < 1e-6
 
 
 def test_around_a_fitted_density_costs_nothing():
@@ -205,8 +271,7 @@ def test_a_fitted_prior_stays_fitted(monkeypatch):
         raise InputError("far enough")
 
     monkeypatch.setattr(DPFlow, "_fit", fit)
-    prior = DPGaussianMixture(0.5, 1e-5, bounds=(-6, 6))
-    prior.guarantee_ = density().fit(ROWS).guarantee_
+    prior = DPGaussianMixture(0.5, 1e-5, bounds=(-6, 6), insecure_test_seed=1).fit(ROWS)
     with pytest.raises(InputError, match="far enough"):
         DPAnomalyDetector(DPFlow(1.0, 1e-5, bounds=(-6, 6), prior=prior)).fit(ROWS)
     assert seen[0].prior is prior
@@ -215,7 +280,7 @@ def test_a_fitted_prior_stays_fitted(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"threshold": "guess"}, "threshold must be a number or one of samples, accuracy"),
+        ({"threshold": "guess"}, "threshold must be a number or one of auto, samples, accuracy"),
         ({"threshold": "given"}, "threshold must be a number"),
         ({"threshold": True}, "threshold must be a number"),
         ({"threshold": math.nan}, "threshold must be a finite number"),
@@ -234,13 +299,13 @@ def test_mistakes_are_one_line(changes, message):
     assert "\n" not in str(caught.value)
 
 
-def test_an_accountant_that_cannot_price_the_threshold_is_refused_before_the_fit(monkeypatch):
-    monkeypatch.setattr(DPGaussian, "fit", lambda self, X: pytest.fail("rows were read"))
-    with pytest.raises(InputError, match="accountant|gdp"):
-        DPAnomalyDetector(density(accountant="gdp"), threshold="bought").fit(ROWS)
+@pytest.mark.parametrize("accountant", ["gdp", "gdp-clt", "zcdp", "rdp"])
+def test_every_accountant_of_the_density_prices_the_threshold(accountant):
+    promise = detector().set_params(estimator=density(accountant=accountant)).fit(ROWS).guarantee_
+    assert (promise.accountant, promise.epsilon <= 1.0) == (accountant, True)
 
 
-@pytest.mark.parametrize("settings", [{}, {"threshold": "bought"}, {"threshold": -6.5}])
+@pytest.mark.parametrize("settings", [{}, {"threshold": "samples"}, {"threshold": -6.5}])
 def test_a_saved_detector_comes_back_the_same(settings, tmp_path):
     found = detector(**settings).fit(ROWS)
     found.save(tmp_path / "d.dpflow")
@@ -261,6 +326,44 @@ def test_without_privacy_a_bought_threshold_is_saved_as_such(tmp_path):
     assert load(tmp_path / "d.dpflow").threshold_rule_.epsilon == math.inf
 
 
+def _file_of_0_1(**changes):
+    """A detector as 0.1 wrote it: its threshold is an exponential mechanism, without a tail."""
+    part = density(epsilon=0.9, insecure_test_seed=1).fit(ROWS)
+    event = BoundedRangeEvent(epsilon=Sensitivity.uniformly(0.1), purpose="threshold")
+    header, arrays = DPAnomalyDetector.around(part).to_file()
+    promise = guarantee_for(
+        (*part.guarantee_.events, event),
+        budget=Budget(1.0, 1e-5),
+        stamps=part.guarantee_.stamps,
+    )
+    kept = {"rule": "bought", "value": -5.0, "contamination": 0.1, "rows": None, "epsilon": 0.1}
+    named = {"detector": "DPAnomalyDetector", "guarantee": promise.to_dict()}
+    return header | named | {"threshold": kept | changes}, arrays
+
+
+def test_files_of_0_1_are_read(tmp_path):
+    header, arrays = _file_of_0_1()
+    write_model(tmp_path / "old.dpflow", header=header, arrays=arrays)
+    found = load(tmp_path / "old.dpflow")
+    assert (found.offset_, found.threshold_rule_.epsilon) == (-5.0, 0.1)
+    assert found.with_contamination(0.05).threshold_rule_.rule == "samples"
+    found.save(tmp_path / "again.dpflow")
+    assert load(tmp_path / "again.dpflow").guarantee_ == found.guarantee_
+
+
+def test_a_file_that_claims_too_little_for_its_threshold_is_refused(fitted, tmp_path):
+    header, arrays = _file_of_0_1(epsilon=0.01)
+    write_model(tmp_path / "old.dpflow", header=header, arrays=arrays)
+    header, arrays = fitted.to_file()
+    header["threshold"]["epsilon"] /= 2
+    write_model(
+        tmp_path / "new.dpflow", header=header | {"detector": "DPAnomalyDetector"}, arrays=arrays
+    )
+    for name in ("old", "new"):
+        with pytest.raises(InputError, match="claims less for its threshold"):
+            load(tmp_path / f"{name}.dpflow")
+
+
 def test_a_plain_density_is_loaded_too(tmp_path):
     density().fit(ROWS).save(tmp_path / "m.dpflow")
     assert type(load(tmp_path / "m.dpflow")) is DPGaussian
@@ -276,6 +379,16 @@ FORGERIES = {
     "a threshold that is a text": lambda header: header["threshold"].update(value="low"),
     "a threshold that is too large": lambda header: header["threshold"].update(value="1e999"),
     "a share that is a list": lambda header: header["threshold"].update(contamination=[1]),
+    "a tail that is a list": lambda header: header["threshold"].update(tail=[1.0]),
+    "a tail without depths": lambda header: header["threshold"]["tail"].pop("depths"),
+    "a tail that falls": lambda header: header["threshold"]["tail"].update(edges=[2.0, 1.0]),
+    "a tail of texts": lambda header: header["threshold"]["tail"].update(depths=["deep"]),
+    "a tail without end": lambda header: header["threshold"].update(
+        tail={"edges": ["inf"], "depths": [1.0]}
+    ),
+    "a bought threshold that nobody paid": lambda header: header.update(
+        guarantee=header["density"]["guarantee"]
+    ),
     "rows that are a text": lambda header: header["threshold"].update(rows="many"),
     "an unknown detector": lambda header: header.update(detector="os.system"),
     "a detector that is a list": lambda header: header.update(detector=["DPAnomalyDetector"]),

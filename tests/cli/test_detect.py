@@ -95,6 +95,15 @@ def test_another_threshold_may_be_asked_for(
         assert sentence in dpflows(*words)[1]
 
 
+def test_another_rate_of_a_bought_threshold_comes_from_what_was_bought(
+    dpflows, detector, few, tmp_path
+):
+    words = ("detect", detector, few, "--output", tmp_path / "a.csv", "--contamination", 0.05)
+    threshold = json.loads(dpflows(*words, "--json")[1])["threshold"]
+    assert (threshold["rule"], threshold["contamination"]) == ("bought", 0.05)
+    assert threshold["tail"] == load(detector).threshold_rule_.tail.to_dict()
+
+
 def test_as_json(dpflows, job, few, tmp_path):
     words = ("detect", job.model, few, "--output", tmp_path / "a.csv", "--threshold", -1000)
     document = json.loads(dpflows(*words, "--json")[1])

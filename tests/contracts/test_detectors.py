@@ -31,8 +31,8 @@ def _threshold(**changes):
     return DPAnomalyDetector(DPGaussian(3.0, 1e-5, bounds=BOUNDS, **changes), contamination=0.02)
 
 
-def _bought(**changes):
-    return _threshold(**changes).set_params(threshold="bought", threshold_share=0.3)
+def _free(**changes):
+    return _threshold(**changes).set_params(threshold="samples")
 
 
 def _ensemble(**changes):
@@ -48,7 +48,7 @@ def _ensemble(**changes):
 
 MAKERS = {
     "DPAnomalyDetector": _threshold,
-    "DPAnomalyDetector (bought)": _bought,
+    "DPAnomalyDetector (free)": _free,
     "DPEnsembleDetector": _ensemble,
 }
 

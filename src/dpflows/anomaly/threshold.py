@@ -9,20 +9,25 @@ from jaxtyping import Bool, Float, Int64
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpflows.anomaly.rules import RULES, Task, Threshold, Wish
-from dpflows.errors import InputError
+from dpflows.anomaly.rules import RULES, Task, Threshold, Wish, left_beside, moved, together
+from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.charging import Payment, withdrawn_on_failure
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.persistence import described, rebuilt
 from dpflows.privacy.accounting import guarantee_for
 from dpflows.privacy.accounting.certifying import TOLERANCE, Misstated, read_guarantee
-from dpflows.privacy.events import BoundedRangeEvent, Event
+from dpflows.privacy.events import BoundedRangeEvent, Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.table.encoding import Encoding
 
 _PREFIX = "density/"
+#: How a bought threshold was released: now, and before 0.2.
+_BOUGHT = (GaussianEvent, BoundedRangeEvent)
+#: How often the density's part is adjusted until density and threshold use the budget, and so
+#: much of it is enough.
+_TRIALS, _ENOUGH = 20, 0.99
 
 
 @final
@@ -35,14 +40,15 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         contamination: The share of rows to call anomalies, in (0, 0.5], where the
             threshold is a quantile.
         threshold: Below which log-density, in original units, a row is an anomaly. A
-            number, or how to find one: ``samples``, the quantile of rows that the
+            number, or how to find one: ``bought``, the quantile of the training rows from
+            noisy counts, paid from the budget; ``samples``, the quantile of rows that the
             fitted density generates itself (free); ``accuracy`` or ``youden``, the best on
-            ``public`` (free); ``bought``, a noisy quantile of the training rows, paid from
-            the budget.
+            ``public`` (free). ``auto`` is ``bought`` for ``fit`` and ``samples`` for ``around``.
         public: Labelled rows that are public, as ``(rows, labels)`` with labels +1 for
             normal and -1 for anomalies.
-        threshold_share: The part of epsilon for a threshold that is ``bought``; the
-            density gets the rest.
+        threshold_share: The part of the squared Gaussian budget for a threshold that is
+            ``bought``; the density gets the rest. ``None`` is a public rule of budget, rows and
+            contamination: between 0.05 and 0.25.
 
     Attributes:
         estimator_: The fitted density.
@@ -65,8 +71,10 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         >>> detector = DPAnomalyDetector(density, contamination=0.05).fit(rows)
         >>> detector.predict(np.array([[0.0, 0.0], [5.5, -5.5], [9.0, 0.0]])).tolist()
         [1, -1, -1]
-        >>> detector.threshold_rule_.sentence
-        'threshold: the 0.05 quantile of the log-densities of 20,000 generated rows (free)'
+        >>> [event.purpose for event in detector.guarantee_.events][-1]
+        'threshold'
+        >>> detector.with_contamination(0.2).offset_ > detector.offset_
+        True
     """
 
     estimator_: DensityEstimator
@@ -80,9 +88,9 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         estimator: DensityEstimator | None = None,
         *,
         contamination: float = 0.1,
-        threshold: float | str = "samples",
+        threshold: float | str = "auto",
         public: Any = None,
-        threshold_share: float = 0.1,
+        threshold_share: float | None = None,
     ) -> None:
         self.estimator = estimator
         self.contamination = contamination
@@ -96,7 +104,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         density: DensityEstimator,
         *,
         contamination: float = 0.1,
-        threshold: float | str = "samples",
+        threshold: float | str = "auto",
         public: Any = None,
     ) -> "DPAnomalyDetector":
         """A detector around a density that is fitted already, at no further cost.
@@ -104,7 +112,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         Args:
             density: A fitted density estimator.
             contamination: The share of rows to call anomalies.
-            threshold: A number, ``samples``, ``accuracy`` or ``youden``.
+            threshold: A number, ``samples``, which is ``auto`` here, ``accuracy`` or ``youden``.
             public: Labelled rows for the latter two.
 
         Guarantee:
@@ -120,7 +128,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         """
         detector = cls(density, contamination=contamination, threshold=threshold, public=public)
         check_is_fitted(_checked(density), "density_")
-        wish = detector._wish()
+        wish = detector._wish(auto="samples")
         if wish.rule.is_paid:
             raise InputError(
                 "threshold 'bought' reads the training rows, which a fitted density no longer has; "
@@ -139,19 +147,40 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
             y: Ignored.
             ledger: Where density and threshold are charged before the rows are used.
         """
-        wanted, wish = self._wanted(), self._wish()
+        wanted, wish = self._wanted(), self._wish(auto="bought")
         rule, budget = wish.rule, wanted._budget()
         rule.check(wish, wanted)
-        part = 1 - wish.share if rule.is_paid else 1.0
-        density = _fresh(wanted, epsilon=part * wanted.epsilon)
-        density._fit(X, ledger, beside=rule.events(wish, budget), is_part=True)
-        found, events = rule.find(Task(wish, density, budget, X if rule.is_paid else None))
+        shape = _shape(X, wanted) if rule.is_paid else (0, 0)
+        paid = rule.events(wish, budget, wanted.accountant, shape[0])
+        density = _beside(paid, wanted, shape)
+        density._fit(X, ledger, beside=paid, is_part=True)
+        task = Task(wish, density, budget, paid, X if rule.is_paid else None)
+        found, events = rule.find(task)
         # What the charge pays for is the detector, not its density alone.
         payment, density._payment = density._payment, Payment()
         with withdrawn_on_failure(self):
             self._adopt(density, found, _total(density, events, budget))
             self._payment = payment.hand_out(self._file_content)
         return self
+
+    def with_contamination(self, contamination: float) -> "DPAnomalyDetector":
+        """A detector with the same density for another share of anomalies, at no cost.
+
+        The threshold comes from the counts that were bought, if there are any, and else from
+        rows that the density generates itself.
+
+        Args:
+            contamination: The share of rows to call anomalies, in (0, 0.5].
+
+        Guarantee:
+            Reads what was released: post-processing.
+        """
+        check_is_fitted(self, "offset_")
+        found = moved(self.threshold_rule_, self.estimator_, contamination)
+        if found is None:
+            return DPAnomalyDetector.around(self.estimator_, contamination=contamination)
+        settings = self.get_params(deep=False) | {"contamination": contamination}
+        return DPAnomalyDetector(**settings)._adopt(self.estimator_, found, self.guarantee_)
 
     @property
     def encoding_(self) -> Encoding:
@@ -243,8 +272,10 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
             self.feature_names_in_ = density.feature_names_in_
         return self
 
-    def _wish(self) -> Wish:
-        return Wish(self.threshold, self.contamination, self.public, self.threshold_share)
+    def _wish(self, *, auto: str) -> Wish:
+        is_auto = isinstance(self.threshold, str) and self.threshold == "auto"
+        threshold = auto if is_auto else self.threshold
+        return Wish(threshold, self.contamination, self.public, self.threshold_share)
 
     def _wanted(self) -> DensityEstimator:
         return DPFlow() if self.estimator is None else _checked(self.estimator)
@@ -263,14 +294,49 @@ def _fresh(estimator: DensityEstimator, *, epsilon: float) -> DensityEstimator:
     return type(estimator)(**(settings | {"epsilon": epsilon}))
 
 
+def _shape(X: Any, wanted: DensityEstimator) -> tuple[int, int]:
+    """The public numbers of rows and columns."""
+    table = wanted._declarations().read(X)
+    return table.rows, len(table.schema.columns)
+
+
+def _beside(
+    events: tuple[GaussianEvent, ...], wanted: DensityEstimator, shape: tuple[int, int]
+) -> DensityEstimator:
+    """An unfitted density that has the budget which a threshold's event leaves.
+
+    Guarantee:
+        Its plan and the event cost at most the budget together, priced by its accountant.
+    """
+    if not events:
+        return _fresh(wanted, epsilon=wanted.epsilon)
+    budget, fitting = wanted._budget(), None
+    epsilon = left_beside(events[0], budget, wanted.accountant)
+    for _ in range(_TRIALS):
+        density = _fresh(wanted, epsilon=epsilon)
+        planned = (*density.plan(*shape).events, *events)
+        used = together(planned, budget, wanted.accountant) / budget.epsilon
+        fitting = density if used <= 1 else fitting
+        if _ENOUGH <= used <= 1:
+            break
+        epsilon = min(0.999 * epsilon / used, budget.epsilon)
+    if fitting is None:
+        raise BudgetError(
+            "the budget leaves no room for a density beside a bought threshold; raise epsilon, "
+            "lower threshold_share or choose threshold='samples'"
+        )
+    return fitting
+
+
 def _check_total(promise: Guarantee, density: Guarantee, found: Threshold) -> None:
     """Refuse a file whose total is not that of its density and its threshold."""
     if promise == density and not (RULES[found.rule].is_paid and math.isfinite(density.epsilon)):
         return
     kept, bought = promise.events[: len(density.events)], promise.events[len(density.events) :]
-    if kept != density.events or len(bought) != 1 or not isinstance(bought[0], BoundedRangeEvent):
+    if kept != density.events or len(bought) != 1 or not isinstance(bought[0], _BOUGHT):
         raise Misstated("the releases in the file are not those of its density and threshold")
-    if not found.epsilon >= bought[0].epsilon.under(promise.neighbours) * (1 - TOLERANCE):
+    budget = Budget(promise.epsilon, promise.delta, promise.neighbours)
+    if not found.epsilon >= together(bought, budget, promise.accountant) * (1 - TOLERANCE):
         raise Misstated("the file claims less for its threshold than its release costs")
 
 

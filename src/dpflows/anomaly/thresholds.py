@@ -17,13 +17,8 @@ CRITERIA = ("accuracy", "youden")
 
 #: Rows the density generates to learn which of its own log-densities are low.
 GENERATED = 20_000
-#: Places where a bought threshold may lie; the error grows with their logarithm alone.
-PLACES = 1_000
-#: Further places below all of them, for rows that the density hardly expected. Few, since
-#: its background is among the generated rows and no row inside the bounds lies lower.
-_BELOW = 2.0 ** np.arange(-4, 1)
 #: Log-densities of one row may differ by this from batch to batch.
-_CLOSE = 1e-6
+CLOSE = 1e-6
 
 Logs = Float[np.ndarray, " rows"]
 
@@ -41,12 +36,20 @@ def contamination_threshold(log_densities: Logs, contamination: float) -> float:
         0.5
     """
     check_contamination(contamination)
-    ordered = np.sort(_without_nan(log_densities))
-    if len(ordered) == 0 or not np.isfinite(ordered[-1]):
-        raise InputError("log_densities must hold a finite number, or no threshold lies among them")
-    place = int(contamination * len(ordered) + 1e-9)
+    return quantile_between(np.sort(without_nan(log_densities)), contamination)
+
+
+def quantile_between(ordered: Logs, share: float) -> float:
+    """A number half-way between two of these increasing numbers, below which lies a share of them.
+
+    Example:
+        >>> quantile_between(np.arange(10.0), 0.75)
+        6.5
+    """
+    finite(ordered[-1:])
+    place = min(int(share * len(ordered) + 1e-9), len(ordered) - 1)
     value = max(ordered[place], ordered[np.isfinite(ordered)][0])
-    gap = _CLOSE * (1 + abs(value))
+    gap = CLOSE * (1 + abs(value))
     lower = ordered[np.isfinite(ordered) & (ordered < value - gap)]
     return float((lower[-1] + value) / 2 if len(lower) else value - gap)
 
@@ -71,7 +74,7 @@ def best_threshold(log_densities: Logs, normal: Bool[np.ndarray, " rows"], crite
     check_choice("criterion", criterion, CRITERIA)
     if normal.all() or not normal.any():
         raise InputError("normal must name rows of both kinds, or no threshold is better than any")
-    logs = _without_nan(log_densities)
+    logs = without_nan(log_densities)
     places = _between(logs)
     kept = 1 - _share_below(logs[normal], places)
     caught = _share_below(logs[~normal], places)
@@ -106,30 +109,34 @@ def generated_scores(density: DensityEstimator) -> Float64[np.ndarray, " rows"]:
     return np.asarray(density.score_samples(density.sample(GENERATED)), np.float64)
 
 
-def places_for(generated: Float64[np.ndarray, " rows"]) -> Float64[np.ndarray, " places"]:
-    """Where a bought threshold may lie: among a density's own log-densities, and below.
+def without_nan(log_densities: Logs) -> Float64[np.ndarray, " rows"]:
+    """Log-densities in which what is no number counts as the lowest.
 
     Example:
-        >>> places = places_for(np.linspace(-9.0, 0.0, 5000))
-        >>> len(places), bool((np.diff(places) > 0).all())
-        (1004, True)
+        >>> without_nan(np.array([np.nan, 1.0])).tolist()
+        [-inf, 1.0]
     """
-    logs = generated[np.isfinite(generated)]
-    values = np.unique(np.quantile(logs, np.linspace(0, 1, PLACES)).round(6))
-    below = values[0] - max(float(np.ptp(values)), 1.0) * _BELOW
-    return np.unique(np.concatenate([below, values[:-1] + np.diff(values) / 2]))
-
-
-def _without_nan(log_densities: Logs) -> Float64[np.ndarray, " rows"]:
     logs = np.asarray(log_densities, np.float64)
     return np.where(np.isnan(logs), -np.inf, logs)
 
 
+def finite(log_densities: Logs) -> Float64[np.ndarray, " finite"]:
+    """The finite ones; at least one must be.
+
+    Example:
+        >>> finite(np.array([-np.inf, 1.0])).tolist()
+        [1.0]
+    """
+    logs = np.asarray(log_densities, np.float64)
+    logs = logs[np.isfinite(logs)]
+    if len(logs) == 0:
+        raise InputError("log_densities must hold a finite number, or no threshold lies among them")
+    return logs
+
+
 def _between(logs: Float64[np.ndarray, " rows"]) -> Float64[np.ndarray, " places"]:
     """Every threshold that judges the rows differently: below, between and above them."""
-    values = np.unique(logs[np.isfinite(logs)])
-    if len(values) == 0:
-        raise InputError("log_densities must hold a finite number, or no threshold lies among them")
+    values = np.unique(finite(logs))
     middles = values[:-1] + np.diff(values) / 2
     inner = np.where(middles > values[:-1], middles, values[1:])
     return np.concatenate([values[:1], inner, [np.nextafter(values[-1], np.inf)]])

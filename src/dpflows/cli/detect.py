@@ -182,8 +182,9 @@ def judge_for(
             "only an ensemble's answers are charged: this model was paid for when it was fitted, "
             "so leave --ledger out"
         )
-    if isinstance(model, DPAnomalyDetector) and not asked:
-        return ByThreshold(model, "")
+    if isinstance(model, DPAnomalyDetector) and threshold is None:
+        own = model if contamination is None else model.with_contamination(contamination)
+        return ByThreshold(own, "")
     share = DEFAULT_CONTAMINATION if contamination is None else contamination
     rule = "samples" if threshold is None else threshold
     detector = DPAnomalyDetector.around(density_of(model), contamination=share, threshold=rule)
