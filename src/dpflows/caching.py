@@ -32,4 +32,4 @@ def keep_compiled_programs() -> None:
         return
     if os.access(folder, os.W_OK):
         jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -373,8 +373,9 @@ def move(
         return jax.tree.map(lambda p, c: p - scale * c, parameters, change)
 
     def is_too_far(scale: Array) -> Array:
-        ratio = _log_probs(frame, at(scale), metric.samples) - before
-        return ~(_divergence(ratio) <= 1.5 * predicted * scale**2 + 0.02)
+        ratio = jnp.clip(_log_probs(frame, at(scale), metric.samples) - before, -20, 20)
+        divergence = jnp.mean(jnp.expm1(ratio) - ratio)
+        return ~(divergence <= 1.5 * predicted * scale**2 + 0.02)
 
     def halve(state: tuple[Array, Array]) -> tuple[Array, Array]:
         scale = state[0] / 2
@@ -386,17 +387,6 @@ def move(
     scale = jnp.where(failed, 0.0, scale)
     moved = jax.tree.map(lambda p, c: jnp.where(scale > 0, p - scale * c, p), parameters, change)
     return moved, scale
-
-
-def _divergence(log_ratio: Float[Array, " rows"]) -> Float[Array, ""]:
-    """The divergence of a model after a step from that before it, from samples of the latter.
-
-    The mean of exp(r) - 1 - r, which has little variance where ratios are small. Beyond r = 1 it
-    goes on as a line, so that a few samples whose density rises much do not decide alone.
-    """
-    ratio = jnp.clip(log_ratio, -20, 20)
-    small = jnp.minimum(ratio, 1.0)
-    return jnp.mean(jnp.expm1(small) - small + math.expm1(1) * (ratio - small))
 
 
 def _log_probs(frame: Frame, parameters: Parameters, rows: Array) -> Array:
