@@ -111,7 +111,7 @@ def main():
                 if (name, epsilon, fold) not in known:
                     done += cells(name, table, epsilon, fold)
                     options.results.write_text(json.dumps(done, indent=2) + "\n")
-    Console().print(summary(done))
+    Console(width=110).print(summary(done))
 
 
 if __name__ == "__main__":

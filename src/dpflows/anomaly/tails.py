@@ -53,7 +53,7 @@ class Rarity:
         >>> shares.round(3).tolist(), round(rarity.score(-math.log(0.1)), 2)
         ([0.1, 0.5], -9.0)
         >>> rarity.of(np.array([-20.0, -np.inf, np.nan])).round(1).tolist()
-        [506.0, inf, inf]
+        [501.3, inf, inf]
     """
 
     own: Float64[np.ndarray, " generated"]
