@@ -107,8 +107,9 @@ def test_the_sum_is_that_of_whole_gradients_in_the_metric(family):
         jnp.ones(24, bool),
         SETTINGS.damping,
     )
+    whitened = jnp.asarray(total, jnp.float32)
     change = natural_gradient._unwhitened(
-        family.frame, family.parameters, far.blocks, jnp.asarray(total, jnp.float32), 0.02
+        family.frame, family.parameters, far.blocks, whitened, SETTINGS.damping
     )
     gradient = jax.tree.map(lambda g: g.sum(axis=0), family.gradients(rows))
     # g' F^-1 g from both sides: by the change of the parameters, and by the whitened norm
