@@ -1,6 +1,7 @@
 """Which parts of natural-gradient training matter: one changed at a time, the flow alone.
 
     python benchmarks/natural_gradient.py --data FOLDER [--sets S...] [--epsilon E] [--folds K...]
+        [--variants V...]
 
 Finished cells are kept in the results file, so a run that was stopped goes on where it was.
 """
@@ -31,19 +32,30 @@ def with_width(architecture, factor):
 #: What is changed: settings of the optimizer, of the flow, and a factor on the width.
 VARIANTS = {
     "the rule": ({}, {}, 1),
+    "metric: full": ({"metric": "full"}, {}, 1),
+    "metric: kronecker": ({"metric": "kronecker"}, {}, 1),
     "metric: diagonal": ({"metric": "diagonal"}, {}, 1),
     "metric: identity": ({"metric": "identity"}, {}, 1),
     "no annealing": ({"annealing": 1.0}, {}, 1),
-    "annealing from the start, no drift": ({"drift": 0.0}, {}, 1),
+    "most gain 0.1": ({"most_gain": 0.1}, {}, 1),
+    "most gain 0.6": ({"most_gain": 0.6}, {}, 1),
     "40 steps": ({}, {"steps": 40}, 1),
     "160 steps": ({}, {"steps": 160}, 1),
     "half as wide": ({}, {}, 0.5),
     "twice as wide": ({}, {}, 2),
     "clip 0.25": ({"clip": 0.25}, {}, 1),
     "clip 1": ({"clip": 1.0}, {}, 1),
-    "damping 0.002": ({"damping": 0.002}, {}, 1),
-    "damping 0.2": ({"damping": 0.2}, {}, 1),
+    "a tenth of the damping": ({"damping": PLAIN.damping / 10}, {}, 1),
+    "ten times the damping": ({"damping": PLAIN.damping * 10}, {}, 1),
 }
+#: Weights up to which the full Fisher matrix is tried: it is factored at every step.
+MOST_FULL = 4_000
+
+
+def is_too_large(table, epsilon):
+    rows, columns = table.split(1)[0].shape
+    plan = DPFlow(epsilon, table.delta, bounds=(-1, 1), prior=None).plan(rows, columns)
+    return plan.architecture.weights(columns) > MOST_FULL
 
 
 def cell(name, table, epsilon, fold, variant):
@@ -55,7 +67,7 @@ def cell(name, table, epsilon, fold, variant):
         epsilon,
         table.delta,
         **given,
-        optimizer=dataclasses.replace(PLAIN, **changed),
+        optimizer=dataclasses.replace(rule.optimizer, **changed),
         architecture=with_width(rule.architecture, factor),
         **{"steps": rule.steps} | settings,
     )
@@ -91,15 +103,18 @@ def main():
     parser.add_argument("--sets", nargs="+", default=["life-science", "mammography", "pageblocks"])
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--folds", type=int, nargs="+", default=[1])
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     options = parser.parse_args()
     cells = json.loads(options.results.read_text()) if options.results.exists() else []
     for name in options.sets:
         table = read_real(name, options.data)
-        for variant in VARIANTS:
+        for variant in options.variants:
             for fold in options.folds:
                 wanted = {"set": name, "epsilon": options.epsilon, "fold": fold, "variant": variant}
                 if any(wanted.items() <= done.items() for done in cells):
+                    continue
+                if variant == "metric: full" and is_too_large(table, options.epsilon):
                     continue
                 cells.append(cell(name, table, options.epsilon, fold, variant))
                 print(json.dumps(cells[-1]), flush=True)

@@ -73,7 +73,8 @@ def test_plan_shows_the_price_of_each_purpose(dpflows, job):
     assert "the smaller of 1e-6 and 1 / (10 rows)" in out
     document = json.loads(dpflows(*words, "--json")[1])
     assert document["guarantee"]["epsilon"] <= 2 <= document["guarantee"]["replace_one_epsilon"]
-    assert [part["purpose"] for part in document["purposes"]] == ["Gaussian", "training"]
+    purposes = [part["purpose"] for part in document["purposes"]]
+    assert purposes == ["normalisation", "Gaussian", "training"]
     assert document["plan"]["steps"] > 0
     assert document["seconds"] > 0
     assert document["megabytes"] > 0

@@ -8,38 +8,35 @@ import pytest
 
 from contracts.families import DIM, hostile_rows, model_of, shaken
 from dpflows.flows.architectures import ARCHITECTURES
-from dpflows.training import natural_gradient
-from dpflows.training.natural_gradient import Frame, Kronecker, batch_sum, estimate_metric, move
-from dpflows.training.optimizers import NaturalGradient
+from dpflows.training import fisher, natural_gradient
+from dpflows.training.fisher import Diagonal, Exact, Frame, Kronecker, Layout, estimate_metric
+from dpflows.training.natural_gradient import move, totals, unwhitened
+from dpflows.training.optimizers import METRICS, NaturalGradient
 from dpflows.training.taps import take_apart
 
 SETTINGS = NaturalGradient(samples=256)
 KEY = jnp.asarray([3, 4], jnp.uint32)
+DAMPING = 0.1
 
 
 class Family:
     """A model, its metric at one place, and the sums over batches there."""
 
-    def __init__(self, name):
+    def __init__(self, name, settings=SETTINGS):
         parameters, blueprint = take_apart(model_of(name))
+        self.settings, self.total = settings, totals
         self.parameters, self.frame = shaken(parameters), Frame.of(blueprint)
-        self.metric = estimate_metric(self.frame, self.parameters, KEY, SETTINGS)
-        self.clip = float(self.metric.clip)
-        self.total = batch_sum
+        self.metric = estimate_metric(self.frame, self.parameters, KEY, settings, DAMPING)
+        self.clip = settings.clip * np.sqrt(self.metric.effective)
+        self.layouts = self.frame.layouts(self.parameters, settings.metric)
 
-    def sum(self, rows, present=None):
+    def sum(self, rows, present=None, clip=None):
         rows = jnp.asarray(rows, jnp.float32)
         present = jnp.ones(len(rows), bool) if present is None else jnp.asarray(present)
-        total = self.total(
-            self.frame,
-            self.parameters,
-            self.metric.blocks,
-            self.metric.clip,
-            rows,
-            present,
-            SETTINGS.damping,
-        )
-        return np.asarray(total)
+        with jax.enable_x64(True):
+            wide = jnp.asarray(self.clip if clip is None else clip)
+        place = self.frame, self.parameters, self.metric.blocks
+        return np.asarray(self.total(*place, wide, rows, present, self.settings.metric).sum)
 
     def gradients(self, rows):
         """Each row's whole gradient as an array per leaf, by differentiating the plain model."""
@@ -49,6 +46,17 @@ class Family:
 
         each = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0)))
         return each(self.parameters, jnp.asarray(rows, jnp.float32))
+
+    def change(self, whitened):
+        step = jnp.asarray(whitened, jnp.float32)
+        blocks, metric = self.metric.blocks, self.settings.metric
+        return unwhitened(self.frame, self.parameters, blocks, step, metric)
+
+    def move(self, metric, step, damping=DAMPING):
+        with jax.enable_x64(True):
+            wide = jnp.asarray(step, jnp.float64)
+        place = self.frame, self.parameters, metric
+        return move(*place, wide, jnp.float32(damping), self.settings)
 
 
 #: One of each kind of block: masked, free and stacked; the rest is left to the long suite.
@@ -89,96 +97,160 @@ def test_a_row_among_others_moves_the_sum_by_at_most_the_clip(family):
         assert np.linalg.norm(whole - others) <= family.clip
 
 
-def test_the_sum_is_that_of_whole_gradients_in_the_metric(family):
-    """A whitened step along the gradient g is F^-1 g: whatever the blocks, only that is left.
+def inner(left, right):
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return sum(float(jnp.vdot(a, b)) for a, b in pairs)
 
-    With a clip that no row reaches, taking the sum back to the parameters must give, block by
-    block, what the eigenvectors and moments of the metric make of the sum of whole gradients.
+
+def test_the_sum_is_that_of_whole_gradients_in_the_metric(family):
+    """The squared length of g is that of its step: in the parameters, and whitened.
+
+    With a clip that no row reaches, a whitened step along the gradient g is F^-1 g.
     """
     rows = np.random.default_rng(2).normal(size=(24, DIM))
-    with jax.enable_x64(True):
-        far = family.metric._replace(clip=jnp.asarray(1e9))
-    total = batch_sum(
-        family.frame,
-        family.parameters,
-        far.blocks,
-        far.clip,
-        jnp.asarray(rows, jnp.float32),
-        jnp.ones(24, bool),
-        SETTINGS.damping,
-    )
-    whitened = jnp.asarray(total, jnp.float32)
-    change = natural_gradient._unwhitened(
-        family.frame, family.parameters, far.blocks, whitened, SETTINGS.damping
-    )
+    total = family.sum(rows, clip=1e9)
     gradient = jax.tree.map(lambda g: g.sum(axis=0), family.gradients(rows))
-    # g' F^-1 g from both sides: by the change of the parameters, and by the whitened norm
-    inner = sum(
-        float(jnp.vdot(g, c))
-        for g, c in zip(jax.tree.leaves(gradient), jax.tree.leaves(change), strict=True)
-    )
-    assert inner == pytest.approx(float(np.sum(np.asarray(total) ** 2)), rel=2e-3)
+    assert inner(gradient, family.change(total)) == pytest.approx(np.sum(total**2), rel=2e-3)
 
 
-def test_metric_is_the_second_moment_of_the_models_own_samples(family):
-    """The moments along the eigenvectors add up to the mean squared norm of all gradients."""
-    gradients = family.gradients(family.metric.samples)
-    leaves = [np.asarray(g).reshape(len(g), -1) for g in jax.tree.leaves(gradients)]
-    alive = np.isfinite(np.concatenate(leaves, axis=1)).all(axis=1)
-    squared = sum((np.where(alive[:, None], g, 0) ** 2).sum() for g in leaves) / SETTINGS.samples
-    traced = sum(float(block.moments.sum()) for block in family.metric.blocks)
-    assert traced == pytest.approx(squared, rel=1e-3)
+def whole_moments(family):
+    """The damped second moments of whole gradients, block by block, by their definition."""
+    rows = family.metric.samples
+    parts, _ = fisher.by_block(family.frame, family.parameters, rows, family.settings.metric)
+    for found in parts:
+        for member in range(len(found[0][0])):
+            gradients = fisher._gradients([tuple(x[member] for x in xs) for xs in found])
+            squares = np.sum(np.asarray(gradients, np.float64) ** 2, axis=1)
+            usual = np.sqrt(np.mean(np.minimum(squares, 25 * np.median(squares))))
+            kept = np.minimum(1, 4 * usual / np.maximum(np.sqrt(squares), 1e-30))
+            short = np.asarray(gradients, np.float64) * kept[:, None]
+            yield short.T @ short / len(short)
 
 
-def test_rows_whose_factors_overflow_when_they_are_turned_add_nothing(family):
-    """Finite factors, as large as single precision allows, in every direction at once."""
+def test_exact_blocks_are_inverse_roots_of_the_samples_second_moments(family):
+    moments = whole_moments(family)
+    for block, layout in zip(family.metric.blocks, family.layouts, strict=True):
+        for member in range(int(np.prod(layout.stack))):
+            damped = next(moments)
+            if not isinstance(block, Exact):
+                continue
+            damped += (DAMPING + 2e-6 * np.trace(damped)) * np.eye(len(damped))
+            root = np.asarray(block.inverse[member], np.float64)
+            np.testing.assert_allclose(root @ damped @ root.T, np.eye(len(root)), atol=2e-2)
 
-    def filled(parts):
-        shapes = [(*x.shape[:-2], 4, x.shape[-1]) for x in parts]
-        rows = [np.full(shape, 0.1, np.float32) for shape in shapes]
-        for x in rows:
-            x[..., 2, :] = 3.3e38
-        return tuple(map(jnp.asarray, rows))
 
-    factors, _ = natural_gradient._factors(
-        family.frame, family.parameters, jnp.zeros((4, DIM), jnp.float32)
-    )
-    white = natural_gradient._whiten(
-        family.metric.blocks, [filled(parts) for parts in factors], SETTINGS.damping
-    )
-    with jax.enable_x64(True):
-        total = natural_gradient._sums(white, jnp.ones(4))
-    assert np.isfinite(np.asarray(total)).all()
-    assert float(white.squares[2]) == 0 < float(white.squares[1])
+def test_gradients_in_parts_are_the_whole_gradients(family):
+    """Putting parts back to the parameters gives what differentiating the plain model gives."""
+    rows = np.random.default_rng(5).normal(size=(3, DIM))
+    wide = jnp.asarray(rows, jnp.float32)
+    parts, alive = fisher.by_block(family.frame, family.parameters, wide, family.settings.metric)
+    assert bool(alive.all())
+    masks = family.frame.blueprint.masks
+    whole = family.gradients(rows)
+    for row in range(3):
+        blocks = [
+            jax.vmap(lambda *xs, row=row: fisher._gradients(list(xs))[row])(*found)
+            for found in parts
+        ]
+        restored = family.frame.restored(family.parameters, family.layouts, blocks)
+        for ours, theirs, mask in zip(restored.dense, whole.dense, masks, strict=True):
+            seen = 1.0 if mask is None else mask
+            np.testing.assert_allclose(ours.weight, theirs.weight[row] * seen, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["block", "kronecker"])
+def test_rows_whose_parts_overflow_when_they_are_whitened_add_nothing(name, monkeypatch):
+    """Finite parts, as large as single precision allows, in every direction at once."""
+    honest = natural_gradient.by_block
+
+    def huge(*arguments):
+        parts, alive = honest(*arguments)
+        return jax.tree.map(lambda x: x.at[..., 1:, :].set(3.3e38), parts), alive
+
+    monkeypatch.setattr(natural_gradient, "by_block", huge)
+    family = Family("columnwise", NaturalGradient(samples=128, metric=name))
+    family.total = eqx.filter_jit(lambda *batch: totals.__wrapped__(*batch))
+    rows = np.random.default_rng(3).normal(size=(4, DIM))
+    assert not family.sum(rows, np.arange(4) > 0).any()
+    assert np.isfinite(family.sum(rows)).all()
+    assert family.sum(rows).any()
 
 
 def test_absent_rows_add_nothing(family):
     assert not family.sum(np.ones((8, DIM)), np.zeros(8, bool)).any()
 
 
-def test_a_step_that_is_too_long_is_halved_until_its_divergence_is_as_predicted(family):
+def test_a_step_that_is_too_long_is_shortened_until_its_divergence_is_as_predicted(family):
     """In a metric that is a hundred times too small, steps are ten times longer than they seem."""
-    blocks = [block._replace(moments=block.moments / 100) for block in family.metric.blocks]
-    with jax.enable_x64(True):
-        step = jnp.asarray(family.metric.baseline)
-        step = step / jnp.linalg.norm(step)
-    _, honest = move(family.frame, family.parameters, family.metric, step, SETTINGS.damping)
-    metric = family.metric._replace(blocks=blocks)
-    moved, scale = move(family.frame, family.parameters, metric, step, SETTINGS.damping / 100)
+    rows = np.random.default_rng(2).normal(size=(256, DIM)) + 1
+    step = family.sum(rows)
+    step = 0.5 * step / np.linalg.norm(step)
+    _, honest, _ = family.move(family.metric, step)
+    blocks = [longer(block) for block in family.metric.blocks]
+    moved, scale, is_linear = family.move(family.metric._replace(blocks=blocks), step)
     assert scale < honest
+    assert not is_linear
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(moved))
+
+
+def longer(block):
+    name = "inverse" if isinstance(block, Exact) else "scales"
+    return eqx.tree_at(lambda b: getattr(b, name), block, getattr(block, name) * 30)
 
 
 def test_hidden_weights_do_not_matter(family):
     """Directions that no sample moves get noise, but masked weights are not parameters."""
     masks = family.frame.blueprint.masks
-    with jax.enable_x64(True):
-        step = jnp.ones(len(family.metric.baseline))
-    moved, _ = move(family.frame, family.parameters, family.metric, step, SETTINGS.damping)
+    moved, *_ = family.move(family.metric, np.ones(family.metric.coordinates))
     for before, after, mask in zip(family.parameters.dense, moved.dense, masks, strict=True):
         if mask is not None:
             change = np.asarray(after.weight - before.weight)[..., ~mask]
             assert not change.any()
+
+
+def test_weights_that_nothing_depends_on_stay():
+    """The first column's network sees nothing: its hidden weights are not moved by noise."""
+    family = Family("columnwise")
+    change = family.change(np.ones(family.metric.coordinates))
+    hidden = change.dense[0].weight
+    assert not np.asarray(hidden)[:, 0].any()
+    assert np.asarray(hidden)[:, -1].any()
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_bounds_hostile_rows(name):
+    family = Family("columnwise", NaturalGradient(samples=128, metric=name))
+    norms = moved_by(family, hostile_rows(40))
+    assert norms.max() <= family.clip
+    assert (norms > 0.9 * family.clip).any()
+
+
+def test_the_public_rule_of_blocks():
+    """Small networks beside each other are exact; large layers have Kronecker factors."""
+    family = Family("columnwise")
+    (layout,), (block,) = family.layouts, family.metric.blocks
+    assert isinstance(block, Exact)
+    assert len(block.inverse) == layout.stack[0] * DIM
+    wide = Layout((), (layout.pieces[0]._replace(shape=(40, 40), lead=()),))
+    assert fisher.kind_of(wide, "block") == Kronecker.estimate
+    free = Layout((), (wide.pieces[0]._replace(is_dense=False),))
+    assert fisher.kind_of(free, "block") == Diagonal.estimate
+    again = estimate_metric(family.frame, family.parameters, KEY, SETTINGS, DAMPING)
+    assert eqx.tree_equal(family.metric, again)
+
+
+def test_without_a_cholesky_factor_the_damping_is_raised():
+    """Moments that single precision cannot invert: the block is tried with more damping."""
+    tried = []
+
+    def estimate(parts, damping):
+        tried.append(damping)
+        block = Exact.estimate(parts, damping)
+        bad = len(tried) < 3
+        return eqx.tree_at(lambda b: b.effective, block, jnp.full(1, jnp.nan)) if bad else block
+
+    fisher._estimated(estimate, [(jnp.ones((1, 8, 3)),)], 0.01)
+    assert tried == pytest.approx([0.01, 0.1, 1.0])
 
 
 # Twins: each plants a bug that the tests above must reject.
@@ -188,46 +260,24 @@ def test_hidden_weights_do_not_matter(family):
 def small(monkeypatch):
     """A family in which bugs can be planted: its program is compiled anew, with the bug."""
     family = Family("columnwise")
-    family.total = eqx.filter_jit(lambda *batch: batch_sum.__wrapped__(*batch))
+    family.total = eqx.filter_jit(lambda *batch: totals.__wrapped__(*batch))
     return family, monkeypatch
 
 
 def test_clipping_before_whitening_is_caught(small):
     """Rows are bounded in the parameters' own coordinates, and whitened then."""
     family, monkeypatch = small
-    honest = natural_gradient._whiten
 
-    def unwhitened_norms(blocks, factors, damping):
-        white = honest(blocks, factors, damping)
-        with jax.enable_x64(True):
-            flat = [
-                natural_gradient._squares(p, jnp.ones_like(s))
-                for p, s in zip(*white[:2], strict=True)
-            ]
-            return white._replace(squares=sum(flat[1:], flat[0]))
+    def unwhitened_squares(block, white):
+        wide = jnp.linalg.inv(block.inverse.astype(jnp.float64))
+        return jnp.sum(jnp.einsum("bkm,brm->brk", wide, white.astype(jnp.float64)) ** 2, (0, 2))
 
-    monkeypatch.setattr(natural_gradient, "_whiten", unwhitened_norms)
+    monkeypatch.setattr(Exact, "squares", unwhitened_squares)
     assert moved_by(family, hostile_rows(100)).max() > family.clip
 
 
-def test_a_block_left_out_of_the_norm_is_caught(small):
+def test_a_network_left_out_of_the_norm_is_caught(small):
     family, monkeypatch = small
-    honest = natural_gradient._squares
-    seen = []
-
-    def forgetful(parts, weights):
-        seen.append(1)
-        return honest(parts, weights) * (0.0 if len(seen) % 2 else 1.0)
-
-    monkeypatch.setattr(natural_gradient, "_squares", forgetful)
+    honest = Exact.squares
+    monkeypatch.setattr(Exact, "squares", lambda self, white: honest(self, white[1:]))
     assert moved_by(family, hostile_rows(100)).max() > family.clip
-
-
-def test_layers_have_kronecker_blocks_of_their_stacks():
-    family = Family("columnwise")
-    kinds = {type(block) for block in family.metric.blocks}
-    assert kinds == {Kronecker}
-    assert all(block.moments.shape[0] == DIM for block in family.metric.blocks)
-    assert eqx.tree_equal(
-        family.metric, estimate_metric(family.frame, family.parameters, KEY, SETTINGS)
-    )

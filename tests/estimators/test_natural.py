@@ -31,7 +31,7 @@ def purposes(plan):
         (24_000, 2, ["mixture"]),
         (24_000, 10, ["Gaussian", "training"]),
         (1_500, 21, ["Gaussian", "training"]),
-        (900_000, 6, ["normalisation", "mixture", "training"]),
+        (900_000, 6, ["normalisation", "Gaussian", "training"]),
     ],
 )
 def test_the_rule_reads_rows_columns_and_budget(rows, columns, bought):
@@ -51,6 +51,11 @@ def test_whoever_fixes_the_training_gets_adam():
     for setting in ({"steps": 9}, {"learning_rate": 0.01}, {"architecture": "maf"}):
         plan = DPFlow(1.0, 1e-6, bounds=(-4, 4), prior=None, **setting).plan(5_000, 4)
         assert plan.optimizer.name == "adam"
+
+
+def test_a_learning_rate_is_refused_where_nothing_would_read_it():
+    with pytest.raises(InputError, match="learning_rate must be None"):
+        DPFlow(1.0, 1e-6, bounds=(-4, 4), optimizer="natural", learning_rate=0.1).plan(5000, 4)
 
 
 def test_an_unknown_optimizer_is_refused():

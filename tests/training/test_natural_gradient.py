@@ -15,11 +15,12 @@ from dpflows.flows.density import Defended
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
-from dpflows.training import natural_gradient
+from dpflows.training import fisher, natural_gradient
 from dpflows.training.batches import make_batches
 from dpflows.training.defaults import natural_defaults
+from dpflows.training.fisher import Frame, estimate_metric
 from dpflows.training.fitting import fit_model
-from dpflows.training.natural_gradient import Frame, Natural, estimate_metric, move
+from dpflows.training.natural_gradient import Natural, move
 from dpflows.training.optimizers import NaturalGradient
 from dpflows.training.plan import Plan, Settings, make_plan
 from dpflows.training.taps import take_apart
@@ -173,12 +174,12 @@ def test_the_metric_does_not_see_the_rows(model, rows, watched):
 
 def test_a_metric_of_the_rows_is_caught(model, rows, watched, monkeypatch):
     """The twin: the samples are the rows themselves."""
-    honest = natural_gradient._sampled
+    honest = fisher._sampled
     table = []
 
-    def leak(frame, parameters, key, count):
-        _, factors, grams = honest(frame, parameters, key, count)
-        return jnp.asarray(table[-1][:count], jnp.float32), factors, grams
+    def leak(frame, parameters, key, count, metric):
+        _, parts = honest(frame, parameters, key, count, metric)
+        return jnp.asarray(table[-1][:count], jnp.float32), parts
 
     start = Natural.advance
 
@@ -191,7 +192,7 @@ def test_a_metric_of_the_rows_is_caught(model, rows, watched, monkeypatch):
 
         return leaking
 
-    monkeypatch.setattr(natural_gradient, "_sampled", leak)
+    monkeypatch.setattr(fisher, "_sampled", leak)
     monkeypatch.setattr(Natural, "advance", advance)
     ours, theirs = first_metrics(model, rows, watched, rows + 1)
     assert not all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
@@ -200,39 +201,33 @@ def test_a_metric_of_the_rows_is_caught(model, rows, watched, monkeypatch):
 def test_every_row_joins_a_step_of_all_rows(model, rows, watched):
     """With a batch as large as the table nothing is left to chance."""
     fitted(model, rows, plan_of(steps=1, batch_size=ROWS))
-    (_, sums, _, _), *_ = watched.releases
+    (_, sums, clip, _), *_ = watched.releases
     frame = Frame.of(take_apart(model)[1])
     parameters = take_apart(model)[0]
     metric = watched.metrics[0]
-    whole = natural_gradient.batch_sum(
-        frame,
-        parameters,
-        metric.blocks,
-        metric.clip,
-        jnp.asarray(rows, jnp.float32),
-        jnp.ones(ROWS, bool),
-        NaturalGradient().damping,
-    )
+    with jax.enable_x64(True):
+        wide = jnp.asarray(clip)
+    table, everyone = jnp.asarray(rows, jnp.float32), jnp.ones(ROWS, bool)
+    place = frame, parameters, metric.blocks
+    whole = natural_gradient.totals(*place, wide, table, everyone, "block").sum
     np.testing.assert_allclose(sums, np.asarray(whole), rtol=1e-4, atol=1e-6)
 
 
 def test_half_the_squared_length_of_a_step_is_its_divergence(model):
-    """The Fisher metric of the model's own samples measures Kullback-Leibler divergence.
-
-    The metric leaves out what is correlated between layers, so the step is made in one of them.
-    """
-    settings = NaturalGradient(samples=20_000, damping=1e-6)
+    """The Fisher metric of the model's own samples measures Kullback-Leibler divergence."""
+    settings = NaturalGradient(samples=20_000, metric="full")
     parameters, blueprint = take_apart(model)
     frame, key = Frame.of(blueprint), jnp.asarray([5, 6], jnp.uint32)
-    metric = estimate_metric(frame, parameters, key, settings)
-    seen = [np.asarray(block.moments).ravel() > 0.1 for block in metric.blocks]
-    seen = np.concatenate([*(np.zeros_like(other) for other in seen[:-1]), seen[-1]])
-    step = np.random.default_rng(3).normal(size=len(metric.baseline)) * seen
-    step *= 0.3 / np.linalg.norm(step)
+    metric = estimate_metric(frame, parameters, key, settings, 1e-3)
+    # towards rows that are elsewhere: a direction in which the density does change
+    place, elsewhere = (frame, parameters, metric.blocks), metric.samples[:500] + 0.5
     with jax.enable_x64(True):
-        wide = jnp.asarray(step)
-    moved, scale = move(frame, parameters, metric, wide, settings.damping)
+        clip = jnp.asarray(1e9)
+        towards = natural_gradient.totals(*place, clip, elsewhere, jnp.ones(500, bool), "full").sum
+        wide = 0.3 * towards / jnp.linalg.norm(towards)
+    moved, scale, is_linear = move(frame, parameters, metric, wide, jnp.float32(1e-3), settings)
     assert scale == 1
+    assert is_linear
     logs = [jax.vmap(blueprint.assemble(p).log_prob)(metric.samples) for p in (parameters, moved)]
     ratio = np.asarray(logs[1] - logs[0], np.float64)
     divergence = np.mean(np.expm1(ratio) - ratio)
@@ -253,44 +248,73 @@ def test_a_plan_of_natural_steps_is_read_back():
     assert Plan.from_dict(plan.to_dict(), plan.budget) == plan
 
 
-@pytest.mark.parametrize("field", ["clip", "damping", "samples", "variance", "trust"])
+@pytest.mark.parametrize("field", ["clip", "damping", "samples", "most_gain", "trust"])
 def test_settings_must_be_positive(field):
     with pytest.raises(InputError, match=field):
         NaturalGradient(**{field: 0})
 
 
-def test_gain_falls_as_the_variance_is_used_up():
-    settings, variance, gains = NaturalGradient(drift=0.1), 5e-3, []
+def test_the_signal_is_what_the_gradient_has_beyond_noise(model):
+    """Released gradients of pure noise are followed hardly; those with signal are."""
+    plan = plan_of(steps=10, batch_size=ROWS)
+    run = Natural(take_apart(model)[1], plan.batches, plan.optimizer, plan.noise_multiplier, 10)
+    rng, gains = np.random.default_rng(0), []
+    state = run.start(take_apart(model)[0])
+    frame = Frame.of(run.blueprint)
+    key = jnp.asarray([5, 6], jnp.uint32)
+    metric = estimate_metric(frame, state.parameters, key, plan.optimizer, 0.1)
+    clip = run._clip(metric, 0)
+    response = run._response(frame, state.parameters, metric, clip)
+    for signal in (0.0, 1.0):
+        noise = np.sqrt(run._added(clip)) * rng.normal(size=metric.coordinates)
+        released = response.baseline + noise + signal
+        after = run._stepped(frame, state, metric, clip, response, released)
+        gains.append(float(after.optimizer.variance))
+    assert gains[0] < run._added(clip) / response.slope**2
+    assert gains[1] == pytest.approx(
+        metric.coordinates / metric.effective / response.slope**2, rel=0.5
+    )
+
+
+def test_gains_fall_once_the_signal_is_only_used_up():
+    settings, variance, gains = NaturalGradient(most_gain=0.9), 5e-3, []
     for step in range(50):
-        gains.append(settings.gain(variance, 1e-3))
+        variance = settings.variance_seen(variance, 5e-3, step, 50)
+        gains.append(settings.gain(variance, 1e-2))
         variance = settings.variance_after(variance, gains[-1], step, 50)
-    assert gains[0] == 0.6
-    assert sorted(gains, reverse=True) == gains
+    late = round(settings.annealing * 50)
+    np.testing.assert_allclose(gains[:late], 1 / 3)
+    assert sorted(gains[late:], reverse=True) == gains[late:]
+    assert gains[-1] < gains[0] / 3
+
+
+def test_damping_follows_the_noise_unless_steps_are_too_long():
+    settings = NaturalGradient()
+    wanted = settings.damping_for(1e-2, 100)
+    assert wanted == pytest.approx(settings.damping * 1e-4)
+    assert settings.damping_for(0.0, 100) == settings.least_damping
+    assert settings.damping_after(wanted, wanted, is_linear=True) == wanted
+    assert settings.damping_after(wanted, wanted, is_linear=False) == 2 * wanted
 
 
 def test_what_a_shortened_step_leaves_undone_is_still_to_be_learnt(model, rows):
-    variances = []
+    left = []
     for trust in (1.5, 1e-6):
-        settings = NaturalGradient(trust=trust, drift=0.0, samples=256)
-        plan = plan_of(steps=1)
-        run = Natural(
-            take_apart(model)[1],
-            make_batches("poisson", rows=ROWS, batch_size=50),
-            settings,
-            plan.noise_multiplier,
-            1,
-        )
-        state = run.start(take_apart(model)[0])
+        settings = NaturalGradient(trust=trust, annealing=0.0, samples=256)
+        batches = make_batches("poisson", rows=ROWS, batch_size=50)
+        run = Natural(take_apart(model)[1], batches, settings, plan_of().noise_multiplier, 1)
+        start = run.start(take_apart(model)[0])
+        state = start._replace(optimizer=start.optimizer._replace(variance=jnp.asarray(5e-3)))
         after = run.advance(Entropy.from_os())(state, jnp.asarray(rows, jnp.float32), 0)
-        variances.append(float(after.optimizer))
-    assert variances[0] < variances[1]
-    assert variances[1] == pytest.approx(NaturalGradient().variance, rel=1e-3)
+        left.append(float(after.optimizer.variance))
+    assert left[0] < left[1]
+    assert left[1] == pytest.approx(5e-3, rel=1e-3)
 
 
 def test_wider_networks_for_more_rows():
     widths = [
         natural_defaults(Budget(1.0, 1e-6), rows=rows, columns=10).architecture.width
-        for rows in (1000, 10_000, 100_000)
+        for rows in (1000, 20_000, 100_000)
     ]
     assert widths == sorted(set(widths))
 

@@ -57,7 +57,7 @@ class DPFlow(DensityEstimator):
         trainable_prior: Whether training may move the prior.
         normalisation: How columns are brought to comparable units inside the budget:
             ``histograms``, ``moments`` or ``bounds``; ``auto`` takes ``histograms``, but
-            ``bounds`` where ``natural`` starts from one Gaussian, which standardises columns
+            ``bounds`` for ``natural`` where rows are few, whose Gaussian standardises columns
             besides; ``paper-not-private`` is for comparison.
         architecture: A family by name, an ``Architecture``, or ``None`` for the rule.
         initialisation: How ActNorm layers start: ``identity``, or ``private`` from noisy
@@ -68,7 +68,7 @@ class DPFlow(DensityEstimator):
         steps: Number of steps.
         noise_multiplier: Noise per step in units of the clipping norm; without
             ``steps`` the run lasts as long as the budget does.
-        learning_rate: Step size of the optimizer.
+        learning_rate: Step size of ``adam`` and ``sgd``; ``natural`` finds its own.
         optimizer: ``natural``, ``adam`` or ``sgd``, or a ``NaturalGradient`` or ``Optimizer``;
             ``auto`` takes ``natural`` where nothing of architecture, steps, noise, learning
             rate and initialisation is fixed, and ``adam`` elsewhere and without privacy.

@@ -42,14 +42,13 @@ from dpflows.training.normalising import (
 
 #: Up to so many columns a mixture needs no flow.
 FEW_COLUMNS = 3
-#: From so many rows per column on, each counted as much as mu, a mixture is worth its share.
+#: From so many rows per column on, each counted as much as mu, histograms are worth their share
+#: before a flow that is trained by natural gradient.
 ENOUGH_ROWS = 3600
-#: The mixture's part of the squared Gaussian budget where a flow refines it.
-REFINED_SHARE = 0.7
 #: The part of the squared Gaussian budget for a single Gaussian that a flow starts from.
 GAUSSIAN_SHARE = 0.08
-#: The learning rate of a flow that refines a mixture: by natural gradient, and by others.
-NATURAL_REFINING_RATE, REFINING_RATE = 2e-4, 1e-3
+#: The learning rate of a flow that refines a mixture by a first-order method.
+REFINING_RATE = 1e-3
 PUBLIC_PRIOR = (
     "the flow starts from a mixture that the curator declared to be fitted to public rows of other "
     "people (prior_is_public). What that fit cost is not counted here; if it read the same people, "
@@ -188,25 +187,19 @@ class GivenPrior(Preparation):
         return seen_through(self.mixture)
 
 
-def prior_share(budget: Budget, *, rows: int, columns: int) -> float:
+def prior_share(budget: Budget, *, columns: int) -> float:
     """The public rule: the part of the squared Gaussian budget that a prior should get.
 
-    All of it where columns are few or there is no noise; most of it where rows are plenty, so
-    that a mixture of many components is hardly noisy; none elsewhere, where the flow starts
-    from a single Gaussian.
+    All of it where columns are few or there is no noise; none elsewhere, where the flow starts from
+    a single Gaussian.
 
     Example:
-        >>> prior_share(Budget(1.0, 1e-5), rows=24_000, columns=2)
+        >>> prior_share(Budget(1.0, 1e-5), columns=2)
         1.0
-        >>> prior_share(Budget(1.0, 1e-5), rows=90_000, columns=6)
-        0.7
-        >>> prior_share(Budget(1.0, 1e-4), rows=1_500, columns=21)
+        >>> prior_share(Budget(1.0, 1e-5), columns=6)
         0.0
     """
-    if columns <= FEW_COLUMNS or not budget.is_private:
-        return 1.0
-    is_plenty = strength(budget) * rows >= ENOUGH_ROWS * columns
-    return REFINED_SHARE if is_plenty else 0.0
+    return 1.0 if columns <= FEW_COLUMNS or not budget.is_private else 0.0
 
 
 def seen_through(mixture: Mixture, *, before: Normaliser | None = None) -> Prepared:
@@ -254,13 +247,13 @@ class Beginning:
     normalisation: str
     is_natural: bool = False
 
-    def share(self, budget: Budget, *, rows: int, columns: int) -> float:
+    def share(self, budget: Budget, *, columns: int) -> float:
         """The part of the squared Gaussian budget that fits a prior."""
         if self.prior is None or isinstance(self.prior, DPGaussianMixture):
             return 0.0
         check_choice("prior", str(self.prior), ("auto", "mixture"))
         if self.prior == "auto":
-            return prior_share(budget, rows=rows, columns=columns)
+            return prior_share(budget, columns=columns)
         if not 0 < self.prior_share <= 1:
             raise InputError(f"prior_share must be in (0, 1], got {self.prior_share}")
         return self.prior_share
@@ -272,8 +265,8 @@ class Beginning:
         check_choice("normalisation", self.normalisation, ("auto", *NORMALISATIONS))
         if isinstance(self.prior, DPGaussianMixture):
             return self._given(self.prior)
-        share = self.share(budget, rows=rows, columns=columns)
-        name = self._normalisation(share)
+        share = self.share(budget, columns=columns)
+        name = self._normalisation(share, strength(budget) * rows / columns)
         way = plan_normalisation(name, budget, rows=rows, columns=columns)
         if share == 0 and not self.is_natural:
             return WithoutPrior(way)
@@ -291,16 +284,19 @@ class Beginning:
 
     def rate_after(self, share: float, given: float | None) -> float | None:
         """The given learning rate, or the small one of a flow that starts where it should end."""
-        if share == 0 or given is not None:
+        if share == 0 or given is not None or self.is_natural:
             return given
-        return NATURAL_REFINING_RATE if self.is_natural else REFINING_RATE
+        return REFINING_RATE
 
-    def _normalisation(self, share: float) -> str:
-        """The given way, or histograms but where natural gradient has one Gaussian or no flow."""
+    def _normalisation(self, share: float, rows_per_column: float) -> str:
+        """The given way, or the public rule, where rows are counted as much as mu.
+
+        Histograms, but for natural gradient where they would be noisy or no flow follows.
+        """
         if self.normalisation != "auto":
             return self.normalisation
-        is_refined = 0 < share < 1
-        return "histograms" if is_refined or not self.is_natural else "bounds"
+        is_enough = 0 < share < 1 or (share == 0 and rows_per_column >= ENOUGH_ROWS)
+        return "histograms" if is_enough or not self.is_natural else "bounds"
 
     @property
     def stamps(self) -> tuple[str, ...]:

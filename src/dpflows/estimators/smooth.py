@@ -47,7 +47,7 @@ class SmoothWay(Way):
         flow = self.flow
         budget, told = flow._budget(), flow._declarations()
         beginning = self._beginning()
-        share = beginning.share(budget, rows=rows, columns=columns)
+        share = beginning.share(budget, columns=columns)
         settings = flow._settings(
             architecture=self._architecture(),
             learning_rate=beginning.rate_after(share, flow.learning_rate),

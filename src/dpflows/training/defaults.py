@@ -13,6 +13,7 @@ from dpflows.flows.cells import CellShape
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import GaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
+from dpflows.training.fisher import MOST_EXACT
 
 #: Up to so many columns, shapes are worth more weights than noise on them costs.
 MOST_FEW = 3
@@ -34,12 +35,12 @@ class CellDefaults(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """Settings that need no tuning."""
+    """Settings that need no tuning; natural gradient has no learning rate."""
 
     architecture: Architecture
     batch_size: int
     steps: int
-    learning_rate: float
+    learning_rate: float | None
 
 
 def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
@@ -58,17 +59,26 @@ def defaults_for(budget: Budget, *, rows: int, columns: int) -> Defaults:
     )
 
 
-#: Steps of natural-gradient training: usually, and from so many rows per column on, each counted
-#: as much as mu.
-_NATURAL_STEPS, _MORE_STEPS, _MANY_ROWS = 100, 240, 1000
-#: Rows per step; more bring less noise of sampling, and take longer.
-_NATURAL_BATCH = 4096
-#: The least noise per step over the clipping norm. Below, small batches cost privacy.
-_LEAST_NOISE = 2.5
+#: Steps of natural-gradient training for so many rows, each counted as much as mu; they grow
+#: with a power of the number of rows, within limits.
+_STEPS, _STEPS_ROWS, _STEPS_POWER = 60, 6_500, 0.4
+_FEWEST_STEPS, _MOST_STEPS = 60, 100
+#: Steps of networks of at most so many weights, which take little time.
+_CHEAP_STEPS, _CHEAP_WEIGHTS = 100, 5_000
+#: Rows per step, within limits: so many that chance is a small part of the noise.
+_CHANCE = 0.06
+_FEWEST_DRAWN, _MOST_DRAWN = 2048, 8192
+#: Samples of the model per step, for small batches and for batches of more than so many rows.
+_FEWEST_SAMPLES, _MOST_SAMPLES, _MANY_DRAWN = 2048, 4096, 6000
+#: The noise per step over the clipping norm at which small batches hardly cost privacy, and the
+#: least where batches would otherwise be larger than the limit.
+_QUIET_NOISE, _LEAST_NOISE = 5.0, 2.5
 #: Hidden units that a column's network may have.
 _WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 #: Weights that are worth their noise, per unit of mu times the number of rows.
-_WEIGHTS = 2.2
+_WEIGHTS = 1.0
+#: Budgets beyond this mu, and no budget at all, are treated alike.
+_STRONGEST = 10.0
 #: Weights that the rows can tell even without noise, per row.
 _WEIGHTS_PER_ROW = 1.0
 
@@ -78,28 +88,46 @@ def natural_defaults(budget: Budget, *, rows: int, columns: int) -> Defaults:
 
     The excess of noise grows with the square of the number of weights over mu times the
     number of rows, and that of chance with the number of weights over the number of rows: the
-    network is the widest that keeps both small.
+    network is the widest that keeps both small and whose Fisher information is computed exactly.
 
     Example:
         >>> natural_defaults(Budget(1.0, 1e-5), rows=24_000, columns=10).architecture.width
-        16
+        8
     """
-    mu = strength(budget)
-    steps = _MORE_STEPS if mu * rows >= _MANY_ROWS * columns else _NATURAL_STEPS
-    least = math.ceil(min(_LEAST_NOISE * mu / math.sqrt(steps), 1.0) * rows)
+    strong = min(strength(budget), _STRONGEST) * rows
+    architecture = _affordable(min(_WEIGHTS * strong, _WEIGHTS_PER_ROW * rows), columns)
+    weights = architecture.weights(columns)
+    fewest = _CHEAP_STEPS if weights <= _CHEAP_WEIGHTS else _FEWEST_STEPS
+    wanted = _STEPS * (strong / _STEPS_ROWS) ** _STEPS_POWER
+    steps = round(min(max(wanted, fewest), _MOST_STEPS))
+    drawn = strong**2 / (_CHANCE * weights * steps)
+    quiet = strong / math.sqrt(steps)
+    drawn = min(max(drawn, _FEWEST_DRAWN, _QUIET_NOISE * quiet), _MOST_DRAWN)
     return Defaults(
-        architecture=_affordable(min(_WEIGHTS * mu, _WEIGHTS_PER_ROW) * rows, columns),
-        batch_size=min(rows, max(_NATURAL_BATCH, least if math.isfinite(mu) else 0)),
+        architecture=architecture,
+        batch_size=min(rows, math.ceil(max(drawn, _LEAST_NOISE * quiet))),
         steps=steps,
-        learning_rate=5e-3,
+        learning_rate=None,
     )
+
+
+def natural_samples(batch_size: int) -> int:
+    """How many samples of the model a step should take for batches of this size."""
+    return _MOST_SAMPLES if batch_size > _MANY_DRAWN else _FEWEST_SAMPLES
 
 
 def _affordable(weights: float, columns: int) -> Architecture:
     """The widest network of at most so many weights, or the narrowest."""
     shapes = [Architecture("columnwise", width=w, depth=1, blocks=3, knots=4) for w in _WIDTHS]
-    fitting = [s for s in shapes if s.weights(columns) <= weights]
+    fitting = [
+        s for s in shapes if s.weights(columns) <= weights and _network(s, columns) <= MOST_EXACT
+    ]
     return fitting[-1] if fitting else shapes[0]
+
+
+def _network(shape: Architecture, columns: int) -> int:
+    """The weights of one column's network."""
+    return (columns + 1) * shape.width + (shape.width + 1) * shape.scalar_map().size
 
 
 def strength(budget: Budget) -> float:
@@ -145,14 +173,16 @@ def natural_seconds(
     shape: Architecture, *, columns: int, slots: int, samples: int, steps: int
 ) -> float:
     """About how long a run of natural-gradient steps takes on two cores."""
-    each = shape.blocks * columns * (1 + shape.width / 64)
-    return 10 + steps * each * (3e-7 * slots + 1e-6 * samples)
+    networks, weights = shape.blocks * columns, _network(shape, columns)
+    products = 2 * networks * weights**2 * (2 * samples + slots)
+    return 10 + steps * (0.05 + 1.2e-11 * products)
 
 
 def natural_megabytes(shape: Architecture, *, columns: int, samples: int) -> float:
     """About how much memory a run of natural-gradient steps needs beyond the rows."""
-    factors = shape.blocks * columns * (columns + 2 * shape.width + shape.scalar_map().size)
-    return (16 * shape.weights(columns) + 32 * samples * factors) / 2**20
+    networks, weights = shape.blocks * columns, _network(shape, columns)
+    parts = 3 * samples * (columns + 2 * shape.width + shape.scalar_map().size)
+    return 4 * networks * (parts + 4 * weights**2 + 3 * 1024 * weights) / 2**20
 
 
 def expected_megabytes(shape: Shape, *, columns: int, slots: int) -> float:

@@ -45,33 +45,39 @@ class Optimizer:
         return optax.sgd(rate)
 
 
+#: Steps that were not as predicted raise the damping to at most so many times what noise asks for.
+_MOST_RAISED = 16.0
+#: The signal is never taken for nothing: a gain of zero would never find out otherwise.
+_LEAST_VARIANCE = 1e-7
 #: How the Fisher information is approximated.
-METRICS = ("kronecker", "diagonal", "identity")
+METRICS = ("block", "kronecker", "full", "diagonal", "identity")
 
 
 @dataclass(frozen=True)
 class NaturalGradient:
     r"""How a noisy whitened gradient becomes a step. All of it is post-processing.
 
-    The whitened gradient is taken for a state that a Kalman filter follows: directions have
-    variance :math:`v` at first, gain ``drift`` over all steps until ``annealing``, and are seen
-    through noise and sampling; the gain follows from both.
+    The variance :math:`v` of the signal in a whitened direction is estimated from the released
+    gradient: its mean square beyond what noise and chance bring (empirical Bayes). The gain is that
+    of a Kalman filter, :math:`v / (v + r)` with :math:`r` the variance of noise and chance. In the
+    last part of the run each step uses up signal and none comes back, so gains fall.
 
     Attributes:
         clip: The clipping norm in units of the root of the effective number of parameters, which
             is what a typical whitened gradient measures.
-        damping: Added to each second moment before its root is taken. Directions in which the
-            density hardly changes are thereby left alone.
+        damping: Added to second moments, in units of the noise that a step would have if all of
+            the budget were spent on it: directions that the budget cannot tell are left alone.
+        least_damping: What is added at least.
         samples: How many samples of the model the metric is computed from.
-        variance: Of the whitened gradient in each direction, before the first step.
-        drift: What the variance would gain over all steps, in units of the first, because the
-            target moves as the metric does.
-        annealing: The part of the steps after which nothing is gained.
+        memory: What is kept of the earlier estimate of the signal's variance at each step.
+        annealing: The part of the steps after which the signal is only used up.
         most_gain: The largest gain.
         trust: The longest step, as a length in the metric.
         averaging: Decay of an average of the parameters to release, or ``None``.
-        metric: ``kronecker``; for comparison ``diagonal``, which leaves out what is correlated, or
-            ``identity``, which weighs all parameters alike.
+        metric: ``block``: exact for each small network, Kronecker factors for large layers. For
+            comparison ``kronecker`` for all layers, ``full`` for one exact block of all weights,
+            ``diagonal``, which leaves out what is correlated, or ``identity``, which weighs all
+            weights alike.
 
     Example:
         >>> NaturalGradient().name
@@ -79,50 +85,94 @@ class NaturalGradient:
     """
 
     clip: float = 0.5
-    damping: float = 0.1
+    damping: float = 700.0
+    least_damping: float = 3e-3
     samples: int = 2048
-    variance: float = 5e-3
-    drift: float = 2.4
+    memory: float = 0.9
     annealing: float = 0.6
-    most_gain: float = 0.6
+    most_gain: float = 0.3
     trust: float = 1.5
     averaging: float | None = None
-    metric: str = "kronecker"
+    metric: str = "block"
     name: str = "natural"
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise InputError(f"metric must be one of {', '.join(METRICS)}, got {self.metric!r}")
-        for field in ("clip", "damping", "samples", "variance", "most_gain", "trust"):
+        for field in ("clip", "damping", "least_damping", "samples", "most_gain", "trust"):
             if not getattr(self, field) > 0:
                 raise InputError(f"{field} must be positive, got {getattr(self, field)}")
         if self.averaging is not None and not 0 <= self.averaging < 1:
             raise InputError(f"averaging must be in [0, 1) or None, got {self.averaging}")
 
-    def gain(self, variance: float, noise: float) -> float:
-        """The gain for a gradient of this variance that is seen through this noise.
+    def damping_for(self, noise: float, steps: int) -> float:
+        """The damping where a step of a run of so many steps has noise of this variance.
 
         Example:
-            >>> NaturalGradient().gain(1.0, 1.0)
+            >>> NaturalGradient(damping=500.0).damping_for(0.01, 100)
+            0.05
+        """
+        return max(self.least_damping, self.damping * noise / steps)
+
+    def damping_after(self, damping: float, wanted: float, *, is_linear: bool) -> float:
+        """The damping of the next step (Levenberg-Marquardt).
+
+        Args:
+            damping: Of this step.
+            wanted: What the noise asks for.
+            is_linear: Whether this step made the divergence that its length predicted.
+
+        Example:
+            >>> NaturalGradient().damping_after(0.1, 0.02, is_linear=False)
+            0.2
+        """
+        next_one = damping / 2 if is_linear else damping * 2
+        return min(max(wanted, next_one), _MOST_RAISED * wanted)
+
+    def gain(self, variance: float, noise: float) -> float:
+        """The gain for a signal of this variance that is seen through this noise.
+
+        Example:
+            >>> NaturalGradient(most_gain=1.0).gain(1.0, 1.0)
             0.5
         """
         return min(self.most_gain, variance / (variance + noise))
+
+    def variance_seen(self, variance: float, signal: float, step: int, steps: int) -> float:
+        """The signal's variance, after a look at a released gradient.
+
+        Args:
+            variance: What was thought of it before.
+            signal: The mean square of the released gradient beyond noise and chance.
+            step: Which step this is, from zero.
+            steps: How many there are.
+
+        Example:
+            >>> NaturalGradient(memory=0.5).variance_seen(0.1, 0.3, 1, 10)
+            0.2
+        """
+        if self._is_late(step, steps):
+            return variance
+        kept = self.memory if step else 0.0
+        return max(kept * variance + (1 - kept) * max(signal, 0.0), _LEAST_VARIANCE)
 
     def variance_after(self, variance: float, gain: float, step: int, steps: int) -> float:
         """The variance that a step leaves.
 
         Args:
-            variance: Of each direction before the step.
+            variance: Of the signal in each direction before the step.
             gain: The part of the gradient by which the parameters moved.
             step: Which step this is, from zero.
             steps: How many there are.
 
         Example:
-            >>> NaturalGradient(drift=0.0).variance_after(1.0, 0.5, 0, 10)
+            >>> NaturalGradient().variance_after(1.0, 0.5, 9, 10)
             0.5
         """
-        gained = self.drift * self.variance / steps if step < self.annealing * steps else 0.0
-        return variance * (1 - gain) + gained
+        return variance * (1 - gain) if self._is_late(step + 1, steps) else variance
+
+    def _is_late(self, step: int, steps: int) -> bool:
+        return step >= self.annealing * steps
 
 
 #: What may be done with a noisy gradient.

@@ -25,6 +25,7 @@ from dpflows.training.defaults import (
     expected_megabytes,
     expected_seconds,
     natural_megabytes,
+    natural_samples,
     natural_seconds,
     rule_for,
 )
@@ -197,19 +198,25 @@ def make_plan(
         steps=steps,
         noise_multiplier=noise,
         clipping=Clipping(settings.clipping_norm, settings.clipping),
-        optimizer=_optimizer(settings, rule),
+        optimizer=_optimizer(settings, rule, batches),
         accountant=settings.accountant,
         before=tuple(before),
     )
 
 
-def _optimizer(settings: Settings, rule: Defaults) -> Descent:
+def _optimizer(settings: Settings, rule: Defaults, batches: Batches) -> Descent:
     if not isinstance(settings.optimizer, str):
         return settings.optimizer
     rate = _given(settings.learning_rate, rule.learning_rate)
-    if settings.optimizer == NaturalGradient.name:
-        return NaturalGradient(variance=rate, averaging=settings.averaging)
-    return Optimizer(settings.optimizer, rate, settings.schedule, settings.averaging)
+    if settings.optimizer != NaturalGradient.name:
+        return Optimizer(settings.optimizer, rate or 0.0, settings.schedule, settings.averaging)
+    if rate is not None:
+        raise InputError(
+            "learning_rate must be None with optimizer='natural', which finds the size of its "
+            "steps itself; choose optimizer='adam' or 'sgd' to set it"
+        )
+    samples = natural_samples(batches.batch_size)
+    return NaturalGradient(samples=samples, averaging=settings.averaging)
 
 
 def _steps_and_noise(

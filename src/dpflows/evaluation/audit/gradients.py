@@ -98,7 +98,7 @@ def audit_gradients(
         steps=steps,
         optimizer=optimizer,
         schedule="constant",
-        learning_rate=1.0,
+        learning_rate=1.0 if optimizer == "sgd" else None,
     )
     plan = make_plan(budget, rows=game.canaries, columns=2, settings=settings)
     claim = plan.guarantee()

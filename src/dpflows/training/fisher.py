@@ -1,0 +1,574 @@
+r"""The Fisher information of a density model, from the model's own samples.
+
+:math:`F = E_{x \sim p_\theta}[g g^\top]` with :math:`g = \nabla_\theta \log p_\theta(x)` is an
+expectation over the model, not over rows, so it costs no privacy (Amari 1998). In coordinates
+whitened by it, half the squared length of a step is the Kullback-Leibler divergence that the step
+makes, and equal noise on every coordinate does equal harm. ``docs/training.md`` has the derivation
+and the figures.
+
+``F`` is taken to be block diagonal. Dense layers that are stacked alike are small networks beside
+each other: those with at most ``MOST_EXACT`` weights each get the exact second moments of all
+their weights (``Exact``). Larger layers get an eigenvalue-corrected Kronecker factorisation
+(``Kronecker``; EKFAC, George et al. 2018). No gradient of a single row's weights is kept for a
+whole sample.
+
+Guarantee:
+    ``estimate_metric`` sees released parameters and random bits, never a row.
+"""
+
+import abc
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Bool, Float, Float64, PyTree
+
+from dpflows.training.clipping import over_rows
+from dpflows.training.optimizers import NaturalGradient
+from dpflows.training.taps import Blueprint, DenseParameters, MaskGroups, Parameters, Tap
+
+#: Where the rows go in each tap: after the axes of stacked layers, before the features.
+_ROW_AXES = Tap(-2, -2, -1)  # type: ignore[arg-type]
+#: Weights of one network whose second moments are computed exactly.
+MOST_EXACT = 512
+#: Samples whose gradient is longer than this many times the usual one are shortened to it: a
+#: second moment that few samples make up is not worth following.
+_LONGEST = 4.0
+#: Added to the damping, in units of the block's trace: what single precision cannot tell from 0.
+_TINY = 2e-6
+
+#: How many times the damping is raised where single precision finds no Cholesky factor.
+_RETRIES = 4
+#: Metrics that look at all weights at once.
+_WHOLE = ("full", "diagonal", "identity")
+
+#: What a row's loss gradient with respect to some weights is made of: what came into a layer and
+#: the gradient of what went out, or the gradient itself; rows come second to last.
+Parts = tuple[Array, ...]
+
+
+@final
+class _Grouped(eqx.Module):
+    """A masked layer as a stack of dense ones: outputs that see the same inputs."""
+
+    members: Array
+    exists: Array
+    patterns: Array
+
+    @classmethod
+    def of(cls, group: MaskGroups) -> "_Grouped":
+        belongs = np.asarray(group.membership) > 0
+        most = int(belongs.sum(axis=0).max())
+        members = np.argsort(~belongs, axis=0, kind="stable")[:most].T
+        exists = np.arange(most) < belongs.sum(axis=0)[:, None]
+        return cls(jnp.asarray(members), jnp.asarray(exists), jnp.asarray(group.patterns))
+
+    def split(self, inputs: Array, outputs: Array) -> tuple[Array, Array]:
+        """Each group's inputs and output gradients."""
+        spread = jnp.moveaxis(outputs[:, self.members], 1, 0) * self.exists[:, None]
+        return inputs * self.patterns[:, None], spread
+
+    def join(self, parts: Float[Array, "groups most i"], outputs: int) -> Float[Array, "o i"]:
+        """The groups' weights as one layer's; weights that the mask hides are zero."""
+        bias = parts.shape[-1] - self.patterns.shape[-1]
+        seen = jnp.pad(self.patterns, ((0, 0), (0, bias)), constant_values=1)
+        kept = parts * self.exists[..., None] * seen[:, None]
+        flat = kept.reshape(-1, parts.shape[-1])
+        return jnp.zeros((outputs, parts.shape[-1])).at[self.members.reshape(-1)].add(flat)
+
+
+class Piece(NamedTuple):
+    """A dense layer, or an array outside of them, as part of a block.
+
+    Attributes:
+        place: Which dense layer, or which free array.
+        is_dense: Whether it is a dense layer.
+        lead: The axes of stacked layers.
+        shape: Of the weights of one of them, the bias included.
+    """
+
+    place: int
+    is_dense: bool
+    lead: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of weights of one of the stacked layers."""
+        return math.prod(self.shape)
+
+
+class Layout(NamedTuple):
+    """Which weights share a block, and how many such blocks are beside each other."""
+
+    stack: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of weights of one block."""
+        return sum(math.prod(p.lead[len(self.stack) :]) * p.size for p in self.pieces)
+
+    def stacked(self, parts: Parts) -> Parts:
+        """Parts of gradients with one axis for the blocks beside each other."""
+        count, depth = math.prod(self.stack), len(self.stack)
+        return tuple(x.reshape(count, *x.shape[depth:]) for x in parts)
+
+    def split(self, change: Float[Array, "blocks m"]) -> list[Array]:
+        """A change of all weights of the blocks, piece by piece."""
+        sizes = [math.prod(p.lead[len(self.stack) :]) * p.size for p in self.pieces]
+        each = jnp.split(change, np.cumsum(sizes)[:-1], axis=-1)
+        return [x.reshape(*p.lead, *p.shape) for p, x in zip(self.pieces, each, strict=True)]
+
+
+@final
+class Frame(eqx.Module):
+    """A model's structure as the metric needs it; holds no parameters."""
+
+    blueprint: Blueprint
+    grouped: tuple[_Grouped | None, ...]
+
+    @classmethod
+    def of(cls, blueprint: Blueprint) -> "Frame":
+        """The frame of a model that was taken apart."""
+        return cls(
+            blueprint, tuple(None if g is None else _Grouped.of(g) for g in blueprint.groups)
+        )
+
+    def layouts(self, parameters: Parameters, metric: str) -> list[Layout]:
+        """The blocks: a public rule of the shapes alone."""
+        leaves = jax.tree.leaves(parameters.free)
+        free = [Piece(i, False, (), (leaf.size,)) for i, leaf in enumerate(leaves)]
+        dense = [self._piece(i, layer) for i, layer in enumerate(parameters.dense)]
+        if metric in _WHOLE:
+            return [Layout((), (*free, *dense))]
+        layouts = [Layout((), (piece,)) for piece in free]
+        for lead in dict.fromkeys(piece.lead for piece in dense):
+            alike = tuple(piece for piece in dense if piece.lead == lead)
+            joined = Layout(lead, alike)
+            is_small = metric == "block" and joined.size <= MOST_EXACT
+            layouts += [joined] if is_small else [Layout(lead, (piece,)) for piece in alike]
+        return layouts
+
+    def _piece(self, index: int, layer: DenseParameters) -> Piece:
+        *lead, outputs, inputs = layer.weight.shape
+        grouped = self.grouped[index]
+        if grouped is not None:
+            lead, outputs = [*lead, len(grouped.members)], grouped.members.shape[1]
+        return Piece(index, True, tuple(lead), (outputs, inputs + (layer.bias is not None)))
+
+    def parts(self, parameters: Parameters, rows: Array) -> tuple[dict[Any, Parts], Array]:
+        """Every row's gradient in parts, and which rows have one; zeros where not."""
+        zeros = self.blueprint.zero_taps(parameters)
+        gradients = jax.vmap(
+            jax.grad(functools.partial(_row_loss, self, parameters), argnums=(0, 1)),
+            in_axes=(None, None, 0),
+            out_axes=(tuple((_ROW_AXES,) * len(steps) for steps in zeros), 0),
+        )
+        taps, free = gradients(zeros, parameters.free, rows)
+        found: dict[Any, Parts] = {
+            (False, i): (leaf.reshape(len(rows), -1),)
+            for i, leaf in enumerate(jax.tree.leaves(free))
+        }
+        for i, steps in enumerate(taps):
+            layer, grouped = parameters.dense[i], self.grouped[i]
+            each = [_of_layer(tap, grouped, layer) for tap in steps]
+            is_scanned = self.blueprint.scanned[i]
+            found[True, i] = jax.tree.map(lambda *x: jnp.stack(x), *each) if is_scanned else each[0]
+        return _without_dead_rows(found)
+
+    def restored(
+        self, parameters: Parameters, layouts: list[Layout], changes: list[Array]
+    ) -> Parameters:
+        """A change of the parameters from the changes of all blocks."""
+        found: dict[Any, Array] = {}
+        for layout, change in zip(layouts, changes, strict=True):
+            pieces = zip(layout.pieces, layout.split(change), strict=True)
+            found |= {(piece.is_dense, piece.place): part for piece, part in pieces}
+        leaves, tree = jax.tree.flatten(parameters.free)
+        free = [found[False, i].reshape(leaf.shape) for i, leaf in enumerate(leaves)]
+        dense = [self._layer(i, layer, found[True, i]) for i, layer in enumerate(parameters.dense)]
+        return Parameters(tuple(dense), jax.tree.unflatten(tree, free))
+
+    def _layer(self, index: int, layer: DenseParameters, change: Array) -> DenseParameters:
+        grouped = self.grouped[index]
+        if grouped is not None:
+            join = functools.partial(grouped.join, outputs=layer.weight.shape[-2])
+            change = jax.vmap(join)(change) if self.blueprint.scanned[index] else join(change)
+        if layer.bias is None:
+            return DenseParameters(change, None)
+        return DenseParameters(change[..., :-1], change[..., -1])
+
+
+def _row_loss(frame: Frame, parameters: Parameters, taps: Any, free: PyTree, row: Array) -> Array:
+    model = frame.blueprint.assemble_tapped(parameters._replace(free=free), taps)
+    return -model.log_prob(row)
+
+
+def _of_layer(tap: Tap, grouped: _Grouped | None, layer: DenseParameters) -> tuple[Array, Array]:
+    inputs, outputs = tap.inputs, tap.outputs
+    if grouped is not None:
+        inputs, outputs = grouped.split(inputs, outputs)
+    if layer.bias is not None:  # a bias is a weight whose input is one
+        inputs = jnp.concatenate([inputs, jnp.ones_like(inputs[..., :1])], axis=-1)
+    return inputs, outputs
+
+
+def _without_dead_rows(parts: Any) -> tuple[Any, Bool[Array, " rows"]]:
+    """Zeros for rows that have a part that is not finite, and which rows are others."""
+    alive = functools.reduce(jnp.logical_and, [_finite(x) for x in jax.tree.leaves(parts)])
+    return jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), parts), alive
+
+
+def _finite(values: Float[Array, "*stack rows k"]) -> Bool[Array, " rows"]:
+    finite = jnp.isfinite(values).all(axis=-1)
+    return finite.all(axis=tuple(range(finite.ndim - 1)))
+
+
+class Block(eqx.Module):
+    """The metric of some weights.
+
+    Guarantee:
+        For each row, ``squares`` is the squared length of what the row adds to ``sums`` where its
+        factor is one, both in double precision and from the same numbers; it is not finite where
+        a number is not.
+    """
+
+    #: How many directions count: the trace of F (F + damping)^-1.
+    effective: eqx.AbstractVar[Array]
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """The number of whitened coordinates."""
+
+    @abc.abstractmethod
+    def whiten(self, parts: list[Parts]) -> Any:
+        """Rows' whitened gradients, in whatever form the other methods read."""
+
+    @abc.abstractmethod
+    def squares(self, white: Any) -> Float64[Array, " rows"]:
+        """Each row's squared length."""
+
+    @abc.abstractmethod
+    def sums(self, white: Any, factor: Float64[Array, " rows"]) -> Float64[Array, " size"]:
+        """The sum over rows of each row's whitened gradient times its factor."""
+
+    @abc.abstractmethod
+    def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
+        """A whitened step as a change of the weights; those that nothing depends on stay."""
+
+
+@final
+class Exact(Block):
+    """The inverse of the Cholesky factor of all second moments, for networks beside each other."""
+
+    inverse: Float[Array, "blocks m m"]
+    is_used: Bool[Array, "blocks m"]
+    effective: Array
+
+    @classmethod
+    def estimate(cls, parts: list[Parts], damping: float) -> "Exact":
+        """From samples' gradients."""
+        return _exact(cls, parts, jnp.float32(damping))
+
+    @property
+    def size(self) -> int:
+        """The number of whitened coordinates."""
+        return self.is_used.size
+
+    def whiten(self, parts: list[Parts]) -> Float[Array, "blocks rows m"]:
+        """Rows' whitened gradients in single precision."""
+
+        def one(_: None, member: tuple[list[Parts], Array]) -> tuple[None, Array]:
+            return None, _lower(member[1], _gradients(member[0]))
+
+        return jax.lax.scan(one, None, (parts, self.inverse))[1]
+
+    def squares(self, white: Float[Array, "blocks rows m"]) -> Float64[Array, " rows"]:
+        """Each row's squared length."""
+        wide = white.astype(jnp.float64)
+        return jnp.sum(wide * wide, axis=(0, 2))
+
+    def sums(
+        self, white: Float[Array, "blocks rows m"], factor: Float64[Array, " rows"]
+    ) -> Float64[Array, " size"]:
+        """The sum over rows of each row's whitened gradient times its factor."""
+        return jnp.sum(white.astype(jnp.float64) * factor[:, None], axis=1).reshape(-1)
+
+    def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
+        """A whitened step as a change of the weights."""
+        parts = step.reshape(self.is_used.shape)
+        return jnp.where(self.is_used, jnp.einsum("bka,bk->ba", self.inverse, parts), 0.0)
+
+
+def _lower(matrix: Float[Array, "m m"], rows: Float[Array, "rows m"]) -> Float[Array, "rows m"]:
+    """A lower-triangular matrix times each row, without most of its zeros."""
+    half = len(matrix) // 2
+    first = rows[:, :half] @ matrix[:half, :half].T
+    return jnp.concatenate([first, rows @ matrix[half:].T], axis=-1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _exact(cls: type[Exact], parts: list[Parts], damping: Array) -> Exact:
+    def moments(_: None, member: list[Parts]) -> tuple[None, Array]:
+        gradients = _shortened(_gradients(member))
+        return None, gradients.T @ gradients / len(gradients)
+
+    def root(_: None, moments: Array) -> tuple[None, tuple[Array, ...]]:
+        return None, _inverse_root(moments, damping)
+
+    return cls(*jax.lax.scan(root, None, jax.lax.scan(moments, None, parts)[1])[1])
+
+
+def _inverse_root(
+    moments: Float[Array, "m m"], damping: Array
+) -> tuple[Float[Array, "m m"], Bool[Array, " m"], Float[Array, ""]]:
+    """The inverse of the damped Cholesky factor, which weights count, and how many directions."""
+    unit = jnp.eye(len(moments))
+    damping = damping + _TINY * jnp.trace(moments)
+    inverse = solve_triangular(jnp.linalg.cholesky(moments + damping * unit), unit, lower=True)
+    effective = len(moments) - damping * jnp.sum(inverse * inverse)
+    return inverse, jnp.diagonal(moments) > 0, effective
+
+
+def _gradients(member: list[Parts]) -> Float[Array, "rows m"]:
+    """Whole gradients of the weights of one block."""
+    whole = []
+    for parts in member:
+        rows = parts[0].shape[-2]
+        if len(parts) == 1:
+            whole.append(parts[0])
+            continue
+        outer = parts[1][..., :, None] * parts[0][..., None, :]
+        whole.append(jnp.moveaxis(outer, -3, 0).reshape(rows, -1))
+    return jnp.concatenate(whole, axis=-1)
+
+
+def _shortened(gradients: Float[Array, "rows m"]) -> Float[Array, "rows m"]:
+    """Gradients of which no few make up the second moments."""
+    squares = jnp.sum(gradients * gradients, axis=-1)
+    usual = jnp.sqrt(jnp.mean(jnp.minimum(squares, 25 * jnp.median(squares))))
+    longest = _LONGEST * usual
+    return gradients * (longest / jnp.maximum(jnp.sqrt(squares), longest + 1e-30))[:, None]
+
+
+@final
+class Kronecker(Block):
+    """Eigenvectors of both factors' second moments, and inverse roots of moments along pairs."""
+
+    inputs: Float[Array, "blocks i i"]
+    outputs: Float[Array, "blocks o o"]
+    scales: Float64[Array, "blocks o i"]
+    is_used: Bool[Array, "blocks o i"]
+    effective: Array
+
+    @classmethod
+    def estimate(cls, parts: list[Parts], damping: float) -> "Kronecker":
+        """From samples' gradients."""
+        (factors,) = parts
+        bases = tuple(_eigenvectors(_moments(x)) for x in factors)
+        return _kronecker(cls, bases, factors, jnp.float32(damping))
+
+    @property
+    def size(self) -> int:
+        """The number of whitened coordinates."""
+        return self.scales.size
+
+    def whiten(self, parts: list[Parts]) -> tuple[Array, Array]:
+        """Both factors in the eigenvectors, in double precision."""
+        ((inputs, outputs),) = parts
+        turned = inputs @ self.inputs, outputs @ self.outputs
+        return turned[0].astype(jnp.float64), turned[1].astype(jnp.float64)
+
+    def squares(self, white: tuple[Array, Array]) -> Float64[Array, " rows"]:
+        """Each row's squared length, from its factors."""
+        inputs, outputs = (x * x for x in white)
+        axes = (((2,), (2,)), ((0,), (0,)))
+        through = jax.lax.dot_general(inputs, self.scales * self.scales, axes)
+        return jnp.sum(through * outputs, axis=(0, 2))
+
+    def sums(
+        self, white: tuple[Array, Array], factor: Float64[Array, " rows"]
+    ) -> Float64[Array, " size"]:
+        """The sum over rows of each row's whitened gradient times its factor."""
+        inputs, outputs = white
+        return (over_rows(outputs * factor[:, None], inputs) * self.scales).reshape(-1)
+
+    def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
+        """A whitened step as a change of the weights."""
+        parts = step.reshape(self.scales.shape) * self.scales.astype(jnp.float32)
+        kept = jnp.where(self.is_used, parts, 0.0)
+        turned = self.outputs @ kept @ jnp.swapaxes(self.inputs, -1, -2)
+        return turned.reshape(len(turned), -1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _kronecker(cls: type[Kronecker], bases: Parts, parts: Parts, damping: Array) -> Kronecker:
+    inputs, outputs = (jnp.square(x @ basis) for x, basis in zip(parts, bases, strict=True))
+    moments = jnp.swapaxes(outputs, -1, -2) @ inputs / inputs.shape[-2]
+    with jax.enable_x64(True):
+        wide = moments.astype(jnp.float64)
+        effective = jnp.sum(wide / (wide + damping))
+        scales = jax.lax.rsqrt(wide + damping)
+        return cls(bases[0], bases[1], scales, moments > 0, effective)
+
+
+@jax.jit
+def _moments(values: Float[Array, "blocks rows k"]) -> Float[Array, "blocks k k"]:
+    return jnp.swapaxes(values, -1, -2) @ values / values.shape[-2]
+
+
+def _eigenvectors(moments: Float[Array, "blocks k k"]) -> Float[Array, "blocks k k"]:
+    # On the host: compiled programs that hold several of these calls have been seen to wait
+    # for each other for ever.
+    wide = np.asarray(moments, np.float64)
+    # what is not finite is found by its clipping norm, before a row is read
+    return jnp.asarray(np.linalg.eigh(np.nan_to_num(wide))[1], moments.dtype)
+
+
+@final
+class Diagonal(Block):
+    """Second moments of single weights."""
+
+    scales: Float64[Array, "blocks m"]
+    is_used: Bool[Array, "blocks m"]
+    effective: Array
+
+    @classmethod
+    def estimate(cls, parts: list[Parts], damping: float) -> "Diagonal":
+        """From samples' gradients."""
+        return _diagonal(cls, parts, jnp.float32(damping), False)
+
+    @property
+    def size(self) -> int:
+        """The number of whitened coordinates."""
+        return self.scales.size
+
+    @classmethod
+    def level(cls, parts: list[Parts], damping: float) -> "Diagonal":
+        """The same moment for every weight: their mean."""
+        return _diagonal(cls, parts, jnp.float32(damping), True)
+
+    def whiten(self, parts: list[Parts]) -> Float64[Array, "blocks rows m"]:
+        """Whole gradients over the roots of their moments, in double precision."""
+        return jax.vmap(_gradients)(parts).astype(jnp.float64) * self.scales[:, None]
+
+    def squares(self, white: Float64[Array, "blocks rows m"]) -> Float64[Array, " rows"]:
+        """Each row's squared length."""
+        return jnp.sum(white * white, axis=(0, 2))
+
+    def sums(
+        self, white: Float64[Array, "blocks rows m"], factor: Float64[Array, " rows"]
+    ) -> Float64[Array, " size"]:
+        """The sum over rows of each row's whitened gradient times its factor."""
+        return jnp.sum(white * factor[:, None], axis=1).reshape(-1)
+
+    def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
+        """A whitened step as a change of the weights."""
+        parts = step.reshape(self.scales.shape) * self.scales.astype(jnp.float32)
+        return jnp.where(self.is_used, parts, 0.0)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _diagonal(cls: type[Diagonal], parts: list[Parts], damping: Array, is_level: bool) -> Diagonal:
+    gradients = jax.vmap(_gradients)(parts)
+    moments = jnp.mean(gradients * gradients, axis=1)
+    moments = jnp.full_like(moments, moments.mean()) if is_level else moments
+    with jax.enable_x64(True):
+        wide = moments.astype(jnp.float64)
+        effective = jnp.sum(wide / (wide + damping))
+        return cls(jax.lax.rsqrt(wide + damping), moments > 0, effective)
+
+
+class Metric(NamedTuple):
+    """What the model's own samples tell about a step, before any row is read."""
+
+    blocks: list[Block]
+    samples: Float[Array, "n columns"]
+
+    @property
+    def coordinates(self) -> int:
+        """The number of whitened coordinates."""
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def effective(self) -> float:
+        """How many directions count."""
+        return sum(float(np.sum(np.asarray(block.effective))) for block in self.blocks)
+
+
+def estimate_metric(
+    frame: Frame, parameters: Parameters, key: Array, settings: NaturalGradient, damping: float
+) -> Metric:
+    """The metric of the model with these parameters.
+
+    Args:
+        frame: The model's structure.
+        parameters: Released parameters.
+        key: Where the samples come from.
+        settings: How many samples, and which blocks.
+        damping: Added to second moments before their root is taken.
+    """
+    samples, parts = _sampled(frame, parameters, key, settings.samples, settings.metric)
+    layouts = frame.layouts(parameters, settings.metric)
+    blocks = [
+        _estimated(kind_of(layout, settings.metric), found, damping)
+        for layout, found in zip(layouts, parts, strict=True)
+    ]
+    return Metric(blocks, samples)
+
+
+def kind_of(layout: Layout, metric: str) -> Callable[[list[Parts], float], Block]:
+    """The public rule: how the metric of a block is computed, by its shape alone."""
+    if metric == "identity":
+        return Diagonal.level
+    if metric == "diagonal":
+        return Diagonal.estimate
+    if metric == "full" or (layout.size <= MOST_EXACT and _may_be_exact(layout, metric)):
+        return Exact.estimate
+    return Kronecker.estimate if layout.pieces[0].is_dense else Diagonal.estimate
+
+
+def _may_be_exact(layout: Layout, metric: str) -> bool:
+    return metric == "block" or not layout.pieces[0].is_dense
+
+
+def _estimated(
+    estimate: Callable[[list[Parts], float], Block], parts: list[Parts], damping: float
+) -> Block:
+    """A block, with more damping where single precision needs it."""
+    for tenfold in range(_RETRIES):
+        block = estimate(parts, damping * 10.0**tenfold)
+        if np.isfinite(np.asarray(block.effective)).all():
+            break
+    return block
+
+
+@eqx.filter_jit
+def _sampled(
+    frame: Frame, parameters: Parameters, key: Array, count: int, metric: str
+) -> tuple[Array, list[list[Parts]]]:
+    """Samples of the model, and their gradients in parts, block by block."""
+    model = frame.blueprint.assemble(parameters)
+    samples = model.sample(jax.random.wrap_key_data(key), count)
+    samples = jnp.where(jnp.isfinite(samples), samples, 0.0)
+    return samples, by_block(frame, parameters, samples, metric)[0]
+
+
+def by_block(
+    frame: Frame, parameters: Parameters, rows: Array, metric: str
+) -> tuple[list[list[Parts]], Bool[Array, " rows"]]:
+    """Rows' gradients in parts, block by block, and which rows have one."""
+    found, alive = frame.parts(parameters, rows)
+    layouts = frame.layouts(parameters, metric)
+    return [
+        [layout.stacked(found[piece.is_dense, piece.place]) for piece in layout.pieces]
+        for layout in layouts
+    ], alive
