@@ -86,7 +86,7 @@ class NaturalGradient:
 
     clip: float = 0.5
     damping: float = 700.0
-    least_damping: float = 3e-3
+    least_damping: float = 0.015
     samples: int = 2048
     memory: float = 0.9
     annealing: float = 0.6
