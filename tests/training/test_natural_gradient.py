@@ -130,7 +130,7 @@ def joined(model, steps=300, rows=500, batch_size=50):
     numbered = jnp.arange(rows, dtype=jnp.float32)[:, None]
     entropy, sizes, counts = Entropy.from_os(), [], np.zeros(rows)
     for step in range(steps):
-        drawn, present = run._batch(numbered, entropy, step)
+        drawn, present = run._batch(numbered, entropy, step, batches.slots)
         chosen = np.asarray(drawn)[np.asarray(present), 0].astype(int)
         sizes.append(len(chosen))
         counts[chosen] += 1
@@ -205,10 +205,12 @@ def test_every_row_joins_a_step_of_all_rows(model, rows, watched):
     frame = Frame.of(take_apart(model)[1])
     parameters = take_apart(model)[0]
     metric = watched.metrics[0]
-    table, everyone = np.asarray(rows, np.float32), np.ones(ROWS, bool)
+    with jax.enable_x64(True):
+        wide = jnp.asarray(clip)
+    table, everyone = jnp.asarray(rows, jnp.float32), jnp.ones(ROWS, bool)
     place = frame, parameters, metric.blocks
-    whole = natural_gradient.totals(*place, clip, table, everyone, "block").sum
-    np.testing.assert_allclose(sums, whole, rtol=1e-4, atol=1e-6)
+    whole = natural_gradient.totals(*place, wide, table, everyone, "block").sum
+    np.testing.assert_allclose(sums, np.asarray(whole), rtol=1e-4, atol=1e-6)
 
 
 def test_half_the_squared_length_of_a_step_is_its_divergence(model):
@@ -218,10 +220,11 @@ def test_half_the_squared_length_of_a_step_is_its_divergence(model):
     frame, key = Frame.of(blueprint), jnp.asarray([5, 6], jnp.uint32)
     metric = estimate_metric(frame, parameters, key, settings, 1e-3)
     # towards rows that are elsewhere: a direction in which the density does change
-    place, elsewhere = (frame, parameters, metric.blocks), np.asarray(metric.samples)[:500] + 0.5
-    towards = natural_gradient.totals(*place, 1e9, elsewhere, np.ones(500, bool), "full").sum
+    place, elsewhere = (frame, parameters, metric.blocks), metric.samples[:500] + 0.5
     with jax.enable_x64(True):
-        wide = jnp.asarray(0.3 * towards / np.linalg.norm(towards))
+        clip = jnp.asarray(1e9)
+        towards = natural_gradient.totals(*place, clip, elsewhere, jnp.ones(500, bool), "full").sum
+        wide = 0.3 * towards / jnp.linalg.norm(towards)
     moved, scale, is_linear = move(frame, parameters, metric, wide, jnp.float32(1e-3), settings)
     assert scale == 1
     assert is_linear

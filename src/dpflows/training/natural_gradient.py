@@ -34,7 +34,7 @@ from dpflows.training.loop import State, Training
 from dpflows.training.optimizers import NaturalGradient
 from dpflows.training.taps import Blueprint, Parameters
 
-#: Rows whose whitened gradients are held at once. One program serves batches of all sizes.
+#: Rows whose whitened gradients are held at once.
 _PIECE = 1024
 #: The step is halved at most so often.
 _HALVINGS = 6
@@ -51,9 +51,9 @@ class Totals(NamedTuple):
         squares: Of the clipped gradients' squared lengths.
     """
 
-    sum: Float64[np.ndarray | Array, " coordinates"]
-    kept: Float64[np.ndarray | Array, ""]
-    squares: Float64[np.ndarray | Array, ""]
+    sum: Float64[Array, " coordinates"]
+    kept: Float64[Array, ""]
+    squares: Float64[Array, ""]
 
 
 class Response(NamedTuple):
@@ -83,13 +83,14 @@ class Filter(NamedTuple):
     damping: Array
 
 
+@eqx.filter_jit
 def totals(
     frame: Frame,
     parameters: Parameters,
     blocks: list[Block],
-    clip: float,
-    rows: Float[np.ndarray, "slots columns"],
-    present: Bool[np.ndarray, " slots"],
+    clip: Float64[Array, ""],
+    rows: Float[Array, "slots columns"],
+    present: Bool[Array, " slots"],
     metric: str,
 ) -> Totals:
     """Sums over the rows' whitened gradients, each clipped.
@@ -97,45 +98,34 @@ def totals(
     Guarantee:
         A row that is taken out moves ``sum`` by at most ``clip``; see the module.
     """
-    size = min(_PIECE, 1 << (len(rows) - 1).bit_length())
-    pieces = math.ceil(len(rows) / size)
+    pieces = math.ceil(len(rows) / _PIECE)
+    size = math.ceil(len(rows) / pieces)
     padding = pieces * size - len(rows)
-    rows = np.pad(rows, ((0, padding), (0, 0))).reshape(pieces, size, -1)
-    present = np.pad(present, (0, padding)).reshape(pieces, size)
+    rows = jnp.pad(rows, ((0, padding), (0, 0))).reshape(pieces, size, -1)
+    present = jnp.pad(present, (0, padding)).reshape(pieces, size)
     coordinates = sum(block.size for block in blocks)
-    with jax.enable_x64(True):
-        bound = jnp.asarray(clip * (1 - rounding_margin(coordinates, pieces * size)))
-    each = [
-        _piece(frame, parameters, blocks, bound, jnp.asarray(some), jnp.asarray(which), metric)
-        for some, which in zip(rows, present, strict=True)
-    ]
-    return Totals(*(np.sum(parts, axis=0) for parts in zip(*each, strict=True)))
+    margin = rounding_margin(coordinates, pieces * size)
 
+    def add(total: Totals, part: tuple[Array, Array]) -> tuple[Totals, None]:
+        parts, alive = by_block(frame, parameters, part[0], metric)
+        with jax.enable_x64(True):
+            white = [block.whiten(xs) for block, xs in zip(blocks, parts, strict=True)]
+            each = [block.squares(xs) for block, xs in zip(blocks, white, strict=True)]
+            squares = functools.reduce(jnp.add, each)
+            alive = alive & part[1] & jnp.isfinite(squares)
+            squares, bound = jnp.where(alive, squares, 0.0), clip * (1 - margin)
+            norms = jnp.sqrt(squares)
+            factor = jnp.where(alive, bound / jnp.maximum(norms, bound), 0.0)
+            white = jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), white)
+            sums = [block.sums(xs, factor) for block, xs in zip(blocks, white, strict=True)]
+            kept = factor * squares
+            new = Totals(jnp.concatenate(sums), jnp.sum(kept), jnp.sum(factor * kept))
+            return jax.tree.map(jnp.add, total, new), None
 
-@eqx.filter_jit
-def _piece(
-    frame: Frame,
-    parameters: Parameters,
-    blocks: list[Block],
-    bound: Float64[Array, ""],
-    rows: Float[Array, "slots columns"],
-    present: Bool[Array, " slots"],
-    metric: str,
-) -> Totals:
-    """Sums over rows that are whitened at once."""
-    parts, alive = by_block(frame, parameters, rows, metric)
     with jax.enable_x64(True):
-        white = [block.whiten(xs) for block, xs in zip(blocks, parts, strict=True)]
-        each = [block.squares(xs) for block, xs in zip(blocks, white, strict=True)]
-        squares = functools.reduce(jnp.add, each)
-        alive = alive & present & jnp.isfinite(squares)
-        squares = jnp.where(alive, squares, 0.0)
-        norms = jnp.sqrt(squares)
-        factor = jnp.where(alive, bound / jnp.maximum(norms, bound), 0.0)
-        white = jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), white)
-        sums = [block.sums(xs, factor) for block, xs in zip(blocks, white, strict=True)]
-        kept = factor * squares
-        return Totals(jnp.concatenate(sums), jnp.sum(kept), jnp.sum(factor * kept))
+        zero = jnp.zeros((), jnp.float64)
+        start = Totals(jnp.zeros(coordinates, jnp.float64), zero, zero)
+    return jax.lax.scan(add, start, (rows, present))[0]
 
 
 @eqx.filter_jit
@@ -230,6 +220,7 @@ class Natural(Training):
     def advance(self, entropy: Entropy) -> Callable[[State, Array, int], State]:
         """A function of (state, rows, step) that makes one step."""
         frame, noise = Frame.of(self.blueprint), RoundedGaussian(entropy)
+        slots = _bucket(self.batches.slots)
 
         def advance(state: State, rows: Array, step: int) -> State:
             key = jnp.asarray(entropy.key("fisher", step=step))
@@ -237,7 +228,7 @@ class Natural(Training):
             metric = estimate_metric(frame, state.parameters, key, self.settings, damping)
             clip = self._clip(metric, step)
             response = self._response(frame, state.parameters, metric, clip)
-            batch, present = self._batch(rows, entropy, step)
+            batch, present = self._batch(rows, entropy, step, slots)
             sums = self._totals(frame, state.parameters, metric, clip, batch, present).sum
             released = self.release(np.asarray(sums), clip, noise, step=step)
             return self._stepped(frame, state, metric, clip, response, released)
@@ -280,28 +271,31 @@ class Natural(Training):
         parameters: Parameters,
         metric: Metric,
         clip: float,
-        rows: np.ndarray,
-        present: np.ndarray,
+        rows: Array,
+        present: Array,
     ) -> Totals:
+        with jax.enable_x64(True):
+            wide = jnp.asarray(clip, jnp.float64)
         name = self.settings.metric
-        return totals(frame, parameters, metric.blocks, clip, rows, present, name)
+        return totals(frame, parameters, metric.blocks, wide, rows, present, name)
 
     def _response(
         self, frame: Frame, parameters: Parameters, metric: Metric, clip: float
     ) -> Response:
-        samples = np.asarray(metric.samples)
-        count, everyone = len(samples), np.ones(len(samples), bool)
-        seen = self._totals(frame, parameters, metric, clip, samples, everyone)
+        count = len(metric.samples)
+        everyone = jnp.ones(count, bool)
+        seen = self._totals(frame, parameters, metric, clip, metric.samples, everyone)
         each = count * max(metric.effective, 1.0)
         slope = max(float(seen.kept) / each, 1e-3)
         return Response(np.asarray(seen.sum) / count, slope, float(seen.squares) / each)
 
-    def _batch(self, rows: Array, entropy: Entropy, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of a batch, and which of its slots are filled."""
+    def _batch(self, rows: Array, entropy: Entropy, step: int, slots: int) -> tuple[Array, Array]:
+        """The rows of a batch in a number of slots that many tables share."""
         size = int(self.batches.sizes(entropy, step=step, count=1)[0])
-        key = jnp.asarray(entropy.key("batch-rows", step=step))
-        drawn = np.asarray(rows)[np.asarray(_draw(self.batches, key))]
-        return drawn, np.arange(len(drawn)) < size
+        key = jax.random.wrap_key_data(jnp.asarray(entropy.key("batch-rows", step=step)))
+        drawn = rows[_draw(self.batches, key)]
+        padded = jnp.pad(drawn, ((0, slots - len(drawn)), (0, 0)))
+        return padded, jnp.arange(slots) < size
 
     def _stepped(
         self,
@@ -358,4 +352,15 @@ def _filter(variance: float, damping: float) -> Filter:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _draw(batches: Batches, key: Array) -> Array:
-    return batches.draw(jax.random.wrap_key_data(key))
+    return batches.draw(key)
+
+
+def _bucket(slots: int) -> int:
+    """The next of few sizes, so that tables of many lengths share one compiled program.
+
+    Example:
+        >>> _bucket(1000), _bucket(6300)
+        (1024, 6656)
+    """
+    step = 1 << max(slots.bit_length() - 4, 4)
+    return math.ceil(slots / step) * step
