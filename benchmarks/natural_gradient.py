@@ -45,6 +45,10 @@ VARIANTS = {
     "twice as wide": ({}, {}, 2),
     "clip 0.25": ({"clip": 0.25}, {}, 1),
     "clip 1": ({"clip": 1.0}, {}, 1),
+    "least damping 0.003": ({"least_damping": 0.003}, {}, 1),
+    "least damping 0.03": ({"least_damping": 0.03}, {}, 1),
+    "longest step 1": ({"trust": 1.0}, {}, 1),
+    "longest step 3": ({"trust": 3.0}, {}, 1),
     "a tenth of the damping": ({"damping": PLAIN.damping / 10}, {}, 1),
     "ten times the damping": ({"damping": PLAIN.damping * 10}, {}, 1),
 }

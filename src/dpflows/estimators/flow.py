@@ -47,9 +47,9 @@ class DPFlow(DensityEstimator):
         neighbours: Which change of one person's data is hidden.
         prior: What the flow starts from: ``None`` for a Gaussian, ``"mixture"`` for a
             mixture fitted with a share of the budget, or a fitted ``DPGaussianMixture``.
-            ``"auto"`` lets a public rule of rows, columns and budget decide whether a
-            mixture serves better, alone or refined; it takes no prior where you fix
-            the architecture, the steps, the noise or the initialisation.
+            ``"auto"`` fits a mixture and no flow on up to three columns, and takes no
+            prior on more, or where you fix the architecture, the steps, the noise or the
+            initialisation.
         prior_share: The part of the squared Gaussian budget for a ``"mixture"``; all of
             it leaves the mixture as it is.
         prior_is_public: Whether a given prior was fitted to other people's public rows.

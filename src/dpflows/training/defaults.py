@@ -174,15 +174,19 @@ def natural_seconds(
 ) -> float:
     """About how long a run of natural-gradient steps takes on two cores."""
     networks, weights = shape.blocks * columns, _network(shape, columns)
-    products = 2 * networks * weights**2 * (2 * samples + slots)
-    return 10 + steps * (0.05 + 1.2e-11 * products)
+    if weights > MOST_EXACT:  # Kronecker factors
+        each = networks * (1 + shape.width / 64) * (3e-7 * slots + 1e-6 * samples)
+    else:
+        each = 0.05 + 2.4e-11 * networks * weights**2 * (2 * samples + slots)
+    return 10 + steps * each
 
 
 def natural_megabytes(shape: Architecture, *, columns: int, samples: int) -> float:
     """About how much memory a run of natural-gradient steps needs beyond the rows."""
     networks, weights = shape.blocks * columns, _network(shape, columns)
     parts = 3 * samples * (columns + 2 * shape.width + shape.scalar_map().size)
-    return 4 * networks * (parts + 4 * weights**2 + 3 * 1024 * weights) / 2**20
+    exact = 4 * weights**2 + 3 * 1024 * weights if weights <= MOST_EXACT else 0
+    return (16 * shape.weights(columns) + 4 * networks * (parts + exact)) / 2**20
 
 
 def expected_megabytes(shape: Shape, *, columns: int, slots: int) -> float:

@@ -265,18 +265,33 @@ class Block(eqx.Module):
         """A whitened step as a change of the weights; those that nothing depends on stay."""
 
 
+class _Whole(Block):
+    """A block whose whitened gradients are arrays of blocks, rows and coordinates."""
+
+    def squares(self, white: Float[Array, "blocks rows m"]) -> Float64[Array, " rows"]:
+        """Each row's squared length."""
+        wide = white.astype(jnp.float64)
+        return jnp.sum(wide * wide, axis=(0, 2))
+
+    def sums(
+        self, white: Float[Array, "blocks rows m"], factor: Float64[Array, " rows"]
+    ) -> Float64[Array, " size"]:
+        """The sum over rows of each row's whitened gradient times its factor."""
+        return jnp.sum(white.astype(jnp.float64) * factor[:, None], axis=1).reshape(-1)
+
+
 @final
-class Exact(Block):
+class Exact(_Whole):
     """The inverse of the Cholesky factor of all second moments, for networks beside each other."""
 
     inverse: Float[Array, "blocks m m"]
     is_used: Bool[Array, "blocks m"]
     effective: Array
 
-    @classmethod
-    def estimate(cls, parts: list[Parts], damping: float) -> "Exact":
+    @staticmethod
+    def estimate(parts: list[Parts], damping: float) -> "Exact":
         """From samples' gradients."""
-        return _exact(cls, parts, jnp.float32(damping))
+        return _exact(parts, jnp.float32(damping))
 
     @property
     def size(self) -> int:
@@ -291,17 +306,6 @@ class Exact(Block):
 
         return jax.lax.scan(one, None, (parts, self.inverse))[1]
 
-    def squares(self, white: Float[Array, "blocks rows m"]) -> Float64[Array, " rows"]:
-        """Each row's squared length."""
-        wide = white.astype(jnp.float64)
-        return jnp.sum(wide * wide, axis=(0, 2))
-
-    def sums(
-        self, white: Float[Array, "blocks rows m"], factor: Float64[Array, " rows"]
-    ) -> Float64[Array, " size"]:
-        """The sum over rows of each row's whitened gradient times its factor."""
-        return jnp.sum(white.astype(jnp.float64) * factor[:, None], axis=1).reshape(-1)
-
     def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
         """A whitened step as a change of the weights."""
         parts = step.reshape(self.is_used.shape)
@@ -315,8 +319,8 @@ def _lower(matrix: Float[Array, "m m"], rows: Float[Array, "rows m"]) -> Float[A
     return jnp.concatenate([first, rows @ matrix[half:].T], axis=-1)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _exact(cls: type[Exact], parts: list[Parts], damping: Array) -> Exact:
+@jax.jit
+def _exact(parts: list[Parts], damping: Array) -> Exact:
     def moments(_: None, member: list[Parts]) -> tuple[None, Array]:
         gradients = _shortened(_gradients(member))
         return None, gradients.T @ gradients / len(gradients)
@@ -324,7 +328,7 @@ def _exact(cls: type[Exact], parts: list[Parts], damping: Array) -> Exact:
     def root(_: None, moments: Array) -> tuple[None, tuple[Array, ...]]:
         return None, _inverse_root(moments, damping)
 
-    return cls(*jax.lax.scan(root, None, jax.lax.scan(moments, None, parts)[1])[1])
+    return Exact(*jax.lax.scan(root, None, jax.lax.scan(moments, None, parts)[1])[1])
 
 
 def _inverse_root(
@@ -369,12 +373,12 @@ class Kronecker(Block):
     is_used: Bool[Array, "blocks o i"]
     effective: Array
 
-    @classmethod
-    def estimate(cls, parts: list[Parts], damping: float) -> "Kronecker":
+    @staticmethod
+    def estimate(parts: list[Parts], damping: float) -> "Kronecker":
         """From samples' gradients."""
         (factors,) = parts
         bases = tuple(_eigenvectors(_moments(x)) for x in factors)
-        return _kronecker(cls, bases, factors, jnp.float32(damping))
+        return _kronecker(bases, factors, jnp.float32(damping))
 
     @property
     def size(self) -> int:
@@ -409,15 +413,15 @@ class Kronecker(Block):
         return turned.reshape(len(turned), -1)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _kronecker(cls: type[Kronecker], bases: Parts, parts: Parts, damping: Array) -> Kronecker:
+@jax.jit
+def _kronecker(bases: Parts, parts: Parts, damping: Array) -> Kronecker:
     inputs, outputs = (jnp.square(x @ basis) for x, basis in zip(parts, bases, strict=True))
     moments = jnp.swapaxes(outputs, -1, -2) @ inputs / inputs.shape[-2]
     with jax.enable_x64(True):
         wide = moments.astype(jnp.float64)
         effective = jnp.sum(wide / (wide + damping))
         scales = jax.lax.rsqrt(wide + damping)
-        return cls(bases[0], bases[1], scales, moments > 0, effective)
+        return Kronecker(bases[0], bases[1], scales, moments > 0, effective)
 
 
 @jax.jit
@@ -434,41 +438,31 @@ def _eigenvectors(moments: Float[Array, "blocks k k"]) -> Float[Array, "blocks k
 
 
 @final
-class Diagonal(Block):
+class Diagonal(_Whole):
     """Second moments of single weights."""
 
     scales: Float64[Array, "blocks m"]
     is_used: Bool[Array, "blocks m"]
     effective: Array
 
-    @classmethod
-    def estimate(cls, parts: list[Parts], damping: float) -> "Diagonal":
+    @staticmethod
+    def estimate(parts: list[Parts], damping: float) -> "Diagonal":
         """From samples' gradients."""
-        return _diagonal(cls, parts, jnp.float32(damping), False)
+        return _diagonal(parts, jnp.float32(damping), False)
 
     @property
     def size(self) -> int:
         """The number of whitened coordinates."""
         return self.scales.size
 
-    @classmethod
-    def level(cls, parts: list[Parts], damping: float) -> "Diagonal":
+    @staticmethod
+    def level(parts: list[Parts], damping: float) -> "Diagonal":
         """The same moment for every weight: their mean."""
-        return _diagonal(cls, parts, jnp.float32(damping), True)
+        return _diagonal(parts, jnp.float32(damping), True)
 
     def whiten(self, parts: list[Parts]) -> Float64[Array, "blocks rows m"]:
         """Whole gradients over the roots of their moments, in double precision."""
         return jax.vmap(_gradients)(parts).astype(jnp.float64) * self.scales[:, None]
-
-    def squares(self, white: Float64[Array, "blocks rows m"]) -> Float64[Array, " rows"]:
-        """Each row's squared length."""
-        return jnp.sum(white * white, axis=(0, 2))
-
-    def sums(
-        self, white: Float64[Array, "blocks rows m"], factor: Float64[Array, " rows"]
-    ) -> Float64[Array, " size"]:
-        """The sum over rows of each row's whitened gradient times its factor."""
-        return jnp.sum(white * factor[:, None], axis=1).reshape(-1)
 
     def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
         """A whitened step as a change of the weights."""
@@ -476,15 +470,15 @@ class Diagonal(Block):
         return jnp.where(self.is_used, parts, 0.0)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
-def _diagonal(cls: type[Diagonal], parts: list[Parts], damping: Array, is_level: bool) -> Diagonal:
+@functools.partial(jax.jit, static_argnums=2)
+def _diagonal(parts: list[Parts], damping: Array, is_level: bool) -> Diagonal:
     gradients = jax.vmap(_gradients)(parts)
     moments = jnp.mean(gradients * gradients, axis=1)
     moments = jnp.full_like(moments, moments.mean()) if is_level else moments
     with jax.enable_x64(True):
         wide = moments.astype(jnp.float64)
         effective = jnp.sum(wide / (wide + damping))
-        return cls(jax.lax.rsqrt(wide + damping), moments > 0, effective)
+        return Diagonal(jax.lax.rsqrt(wide + damping), moments > 0, effective)
 
 
 class Metric(NamedTuple):

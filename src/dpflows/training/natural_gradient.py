@@ -6,8 +6,9 @@ result that is signal. ``docs/training.md`` has the derivation and the figures.
 
 Guarantee:
     Given the metric, which no row has a part in, taking one row out of a batch moves
-    ``batch_sum``, as it is computed, by at most ``clip`` in L2 norm, whatever the rows contain;
-    rows whose gradient is not finite contribute exactly zero.
+    ``Totals.sum``, as it is computed, by at most ``clip`` in L2 norm, whatever the rows contain;
+    rows whose gradient is not finite contribute exactly zero. Of the rows' ``Totals`` nothing
+    else is read; the other sums are for the model's own samples.
     ``Natural.advance`` adds noise of ``noise_multiplier * clip`` to each coordinate, once per step,
     before anything else is done with the sum.
 """
@@ -107,6 +108,7 @@ def totals(
     margin = rounding_margin(coordinates, pieces * size)
 
     def add(total: Totals, part: tuple[Array, Array]) -> tuple[Totals, None]:
+        """Add the rows of one piece."""
         parts, alive = by_block(frame, parameters, part[0], metric)
         with jax.enable_x64(True):
             white = [block.whiten(xs) for block, xs in zip(blocks, parts, strict=True)]

@@ -65,8 +65,9 @@ class NaturalGradient:
     Attributes:
         clip: The clipping norm in units of the root of the effective number of parameters, which
             is what a typical whitened gradient measures.
-        damping: Added to second moments, in units of the noise that a step would have if all of
-            the budget were spent on it: directions that the budget cannot tell are left alone.
+        damping: Added to second moments, in units of the noise variance that a step would have if
+            all of the budget were spent on it. Directions whose signal would be lost in the noise
+            are thereby left alone.
         least_damping: What is added at least.
         samples: How many samples of the model the metric is computed from.
         memory: What is kept of the earlier estimate of the signal's variance at each step.
