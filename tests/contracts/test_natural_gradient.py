@@ -24,7 +24,7 @@ class Family:
 
     def __init__(self, name, settings=SETTINGS):
         parameters, blueprint = take_apart(model_of(name))
-        self.settings, self.total = settings, totals
+        self.settings = settings
         self.parameters, self.frame = shaken(parameters), Frame.of(blueprint)
         self.metric = estimate_metric(self.frame, self.parameters, KEY, settings, DAMPING)
         self.clip = settings.clip * np.sqrt(self.metric.effective)
@@ -33,10 +33,9 @@ class Family:
     def sum(self, rows, present=None, clip=None):
         rows = jnp.asarray(rows, jnp.float32)
         present = jnp.ones(len(rows), bool) if present is None else jnp.asarray(present)
-        with jax.enable_x64(True):
-            wide = jnp.asarray(self.clip if clip is None else clip)
+        clip = float(self.clip if clip is None else clip)
         place = self.frame, self.parameters, self.metric.blocks
-        return np.asarray(self.total(*place, wide, rows, present, self.settings.metric).sum)
+        return np.asarray(totals(*place, clip, rows, present, self.settings.metric).sum)
 
     def gradients(self, rows):
         """Each row's whole gradient as an array per leaf, by differentiating the plain model."""
@@ -116,8 +115,8 @@ def test_the_sum_is_that_of_whole_gradients_in_the_metric(family):
 def whole_moments(family):
     """The damped second moments of whole gradients, block by block, by their definition."""
     rows = family.metric.samples
-    parts, _ = fisher.by_block(family.frame, family.parameters, rows, family.settings.metric)
-    for found in parts:
+    where = family.frame, family.parameters
+    for found in fisher.by_block(*where, rows, family.settings.metric).parts:
         for member in range(len(found[0][0])):
             gradients = fisher._gradients([tuple(x[member] for x in xs) for xs in found])
             squares = np.sum(np.asarray(gradients, np.float64) ** 2, axis=1)
@@ -161,15 +160,16 @@ def test_gradients_in_parts_are_the_whole_gradients(family):
 @pytest.mark.parametrize("name", ["block", "kronecker"])
 def test_rows_whose_parts_overflow_when_they_are_whitened_add_nothing(name, monkeypatch):
     """Finite parts, as large as single precision allows, in every direction at once."""
-    honest = natural_gradient.by_block
+    honest = natural_gradient.gradients
 
     def huge(*arguments):
-        parts, alive = honest(*arguments)
-        return jax.tree.map(lambda x: x.at[..., 1:, :].set(3.3e38), parts), alive
+        return [
+            piece._replace(parts=jax.tree.map(lambda x: x.at[..., 1:, :].set(3.3e38), piece.parts))
+            for piece in honest(*arguments)
+        ]
 
-    monkeypatch.setattr(natural_gradient, "by_block", huge)
     family = Family("columnwise", NaturalGradient(samples=128, metric=name))
-    family.total = eqx.filter_jit(lambda *batch: totals.__wrapped__(*batch))
+    monkeypatch.setattr(natural_gradient, "gradients", huge)
     rows = np.random.default_rng(3).normal(size=(4, DIM))
     assert not family.sum(rows, np.arange(4) > 0).any()
     assert np.isfinite(family.sum(rows)).all()
@@ -259,9 +259,10 @@ def test_without_a_cholesky_factor_the_damping_is_raised():
 @pytest.fixture
 def small(monkeypatch):
     """A family in which bugs can be planted: its program is compiled anew, with the bug."""
-    family = Family("columnwise")
-    family.total = eqx.filter_jit(lambda *batch: totals.__wrapped__(*batch))
-    return family, monkeypatch
+    honest = natural_gradient._clipped_sum.__wrapped__
+    fresh = eqx.filter_jit(lambda *piece: honest(*piece))
+    monkeypatch.setattr(natural_gradient, "_clipped_sum", fresh)
+    return Family("columnwise"), monkeypatch
 
 
 def test_clipping_before_whitening_is_caught(small):

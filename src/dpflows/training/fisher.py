@@ -30,9 +30,12 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Float64, PyTree
 
 from dpflows.training.clipping import over_rows
+from dpflows.training.cores import on_all_cores, shares
 from dpflows.training.optimizers import NaturalGradient
 from dpflows.training.taps import Blueprint, DenseParameters, MaskGroups, Parameters, Tap
 
+#: Rows whose gradients are held at once: what one core works on.
+PIECE = 512
 #: Where the rows go in each tap: after the axes of stacked layers, before the features.
 _ROW_AXES = Tap(-2, -2, -1)  # type: ignore[arg-type]
 #: Weights of one network whose second moments are computed exactly.
@@ -291,7 +294,10 @@ class Exact(_Whole):
     @staticmethod
     def estimate(parts: list[Parts], damping: float) -> "Exact":
         """From samples' gradients."""
-        return _exact(parts, jnp.float32(damping))
+        members = shares(len(parts[0][0]))
+        mine = [jax.tree.map(lambda x, at=at: x[at], parts) for at in members]
+        blocks = on_all_cores(lambda some: _exact(some, jnp.float32(damping)), mine)
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
 
     @property
     def size(self) -> int:
@@ -481,11 +487,19 @@ def _diagonal(parts: list[Parts], damping: Array, is_level: bool) -> Diagonal:
         return Diagonal(jax.lax.rsqrt(wide + damping), moments > 0, effective)
 
 
+class Gradients(NamedTuple):
+    """The gradients of some rows in parts, block by block, and which rows have one."""
+
+    parts: list[list[Parts]]
+    alive: Bool[Array, " rows"]
+
+
 class Metric(NamedTuple):
     """What the model's own samples tell about a step, before any row is read."""
 
     blocks: list[Block]
     samples: Float[Array, "n columns"]
+    gradients: list[Gradients]
 
     @property
     def coordinates(self) -> int:
@@ -510,13 +524,15 @@ def estimate_metric(
         settings: How many samples, and which blocks.
         damping: Added to second moments before their root is taken.
     """
-    samples, parts = _sampled(frame, parameters, key, settings.samples, settings.metric)
+    samples = _sampled(frame, parameters, key, _whole_pieces(settings.samples))
+    pieces = gradients(frame, parameters, samples, settings.metric)
+    whole = jax.tree.map(lambda *x: jnp.concatenate(x, axis=-2), *(piece.parts for piece in pieces))
     layouts = frame.layouts(parameters, settings.metric)
     blocks = [
         _estimated(kind_of(layout, settings.metric), found, damping)
-        for layout, found in zip(layouts, parts, strict=True)
+        for layout, found in zip(layouts, whole, strict=True)
     ]
-    return Metric(blocks, samples)
+    return Metric(blocks, samples, pieces)
 
 
 def kind_of(layout: Layout, metric: str) -> Callable[[list[Parts], float], Block]:
@@ -545,24 +561,34 @@ def _estimated(
     return block
 
 
+def _whole_pieces(count: int) -> int:
+    return math.ceil(count / PIECE) * PIECE
+
+
 @eqx.filter_jit
-def _sampled(
-    frame: Frame, parameters: Parameters, key: Array, count: int, metric: str
-) -> tuple[Array, list[list[Parts]]]:
-    """Samples of the model, and their gradients in parts, block by block."""
+def _sampled(frame: Frame, parameters: Parameters, key: Array, count: int) -> Array:
+    """Samples of the model; zeros in place of what is not finite."""
     model = frame.blueprint.assemble(parameters)
     samples = model.sample(jax.random.wrap_key_data(key), count)
-    samples = jnp.where(jnp.isfinite(samples), samples, 0.0)
-    return samples, by_block(frame, parameters, samples, metric)[0]
+    return jnp.where(jnp.isfinite(samples), samples, 0.0)
 
 
-def by_block(
-    frame: Frame, parameters: Parameters, rows: Array, metric: str
-) -> tuple[list[list[Parts]], Bool[Array, " rows"]]:
+def gradients(
+    frame: Frame, parameters: Parameters, rows: Float[Array, "rows columns"], metric: str
+) -> list[Gradients]:
+    """The rows' gradients, piece by piece; the last piece is filled with zeros."""
+    padded = jnp.pad(rows, ((0, _whole_pieces(len(rows)) - len(rows)), (0, 0)))
+    pieces = list(padded.reshape(-1, PIECE, rows.shape[1]))
+    return on_all_cores(lambda piece: by_block(frame, parameters, piece, metric), pieces)
+
+
+@eqx.filter_jit
+def by_block(frame: Frame, parameters: Parameters, rows: Array, metric: str) -> Gradients:
     """Rows' gradients in parts, block by block, and which rows have one."""
     found, alive = frame.parts(parameters, rows)
     layouts = frame.layouts(parameters, metric)
-    return [
+    parts = [
         [layout.stacked(found[piece.is_dense, piece.place]) for piece in layout.pieces]
         for layout in layouts
-    ], alive
+    ]
+    return Gradients(parts, alive)

@@ -30,13 +30,20 @@ from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import Batches
 from dpflows.training.clipping import rounding_margin
-from dpflows.training.fisher import Block, Frame, Metric, by_block, estimate_metric
+from dpflows.training.cores import on_all_cores
+from dpflows.training.fisher import (
+    PIECE,
+    Block,
+    Frame,
+    Gradients,
+    Metric,
+    estimate_metric,
+    gradients,
+)
 from dpflows.training.loop import State, Training
 from dpflows.training.optimizers import NaturalGradient
 from dpflows.training.taps import Blueprint, Parameters
 
-#: Rows whose whitened gradients are held at once.
-_PIECE = 1024
 #: The step is halved at most so often.
 _HALVINGS = 6
 #: What clipping usually leaves of a small change; measured anew in every step.
@@ -84,12 +91,11 @@ class Filter(NamedTuple):
     damping: Array
 
 
-@eqx.filter_jit
 def totals(
     frame: Frame,
     parameters: Parameters,
     blocks: list[Block],
-    clip: Float64[Array, ""],
+    clip: float,
     rows: Float[Array, "slots columns"],
     present: Bool[Array, " slots"],
     metric: str,
@@ -99,35 +105,45 @@ def totals(
     Guarantee:
         A row that is taken out moves ``sum`` by at most ``clip``; see the module.
     """
-    pieces = math.ceil(len(rows) / _PIECE)
-    size = math.ceil(len(rows) / pieces)
-    padding = pieces * size - len(rows)
-    rows = jnp.pad(rows, ((0, padding), (0, 0))).reshape(pieces, size, -1)
-    present = jnp.pad(present, (0, padding)).reshape(pieces, size)
-    coordinates = sum(block.size for block in blocks)
-    margin = rounding_margin(coordinates, pieces * size)
+    return clipped_totals(blocks, gradients(frame, parameters, rows, metric), present, clip)
 
-    def add(total: Totals, part: tuple[Array, Array]) -> tuple[Totals, None]:
-        """Add the rows of one piece."""
-        parts, alive = by_block(frame, parameters, part[0], metric)
-        with jax.enable_x64(True):
-            white = [block.whiten(xs) for block, xs in zip(blocks, parts, strict=True)]
-            each = [block.squares(xs) for block, xs in zip(blocks, white, strict=True)]
-            squares = functools.reduce(jnp.add, each)
-            alive = alive & part[1] & jnp.isfinite(squares)
-            squares, bound = jnp.where(alive, squares, 0.0), clip * (1 - margin)
-            norms = jnp.sqrt(squares)
-            factor = jnp.where(alive, bound / jnp.maximum(norms, bound), 0.0)
-            white = jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), white)
-            sums = [block.sums(xs, factor) for block, xs in zip(blocks, white, strict=True)]
-            kept = factor * squares
-            new = Totals(jnp.concatenate(sums), jnp.sum(kept), jnp.sum(factor * kept))
-            return jax.tree.map(jnp.add, total, new), None
 
+def clipped_totals(
+    blocks: list[Block], pieces: list[Gradients], present: Bool[Array, " slots"], clip: float
+) -> Totals:
+    """Sums over whitened gradients that are there already, each clipped.
+
+    Guarantee:
+        As for ``totals``. Pieces are summed in a fixed order, in double precision.
+    """
+    slots = len(pieces) * PIECE
+    margin = rounding_margin(sum(block.size for block in blocks), slots)
+    marked = jnp.pad(present, (0, slots - len(present))).reshape(-1, PIECE)
     with jax.enable_x64(True):
-        zero = jnp.zeros((), jnp.float64)
-        start = Totals(jnp.zeros(coordinates, jnp.float64), zero, zero)
-    return jax.lax.scan(add, start, (rows, present))[0]
+        bound = jnp.asarray(clip * (1 - margin), jnp.float64)
+    each = on_all_cores(
+        lambda piece: _clipped_sum(blocks, piece[0], piece[1], bound),
+        list(zip(pieces, marked, strict=True)),
+    )
+    with jax.enable_x64(True):
+        return functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), each)
+
+
+@eqx.filter_jit
+def _clipped_sum(
+    blocks: list[Block], rows: Gradients, present: Bool[Array, " rows"], bound: Float64[Array, ""]
+) -> Totals:
+    with jax.enable_x64(True):
+        white = [block.whiten(xs) for block, xs in zip(blocks, rows.parts, strict=True)]
+        each = [block.squares(xs) for block, xs in zip(blocks, white, strict=True)]
+        squares = functools.reduce(jnp.add, each)
+        alive = rows.alive & present & jnp.isfinite(squares)
+        squares = jnp.where(alive, squares, 0.0)
+        factor = jnp.where(alive, bound / jnp.maximum(jnp.sqrt(squares), bound), 0.0)
+        white = jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), white)
+        sums = [block.sums(xs, factor) for block, xs in zip(blocks, white, strict=True)]
+        kept = factor * squares
+        return Totals(jnp.concatenate(sums), jnp.sum(kept), jnp.sum(factor * kept))
 
 
 @eqx.filter_jit
@@ -222,16 +238,16 @@ class Natural(Training):
     def advance(self, entropy: Entropy) -> Callable[[State, Array, int], State]:
         """A function of (state, rows, step) that makes one step."""
         frame, noise = Frame.of(self.blueprint), RoundedGaussian(entropy)
-        slots = _bucket(self.batches.slots)
 
         def advance(state: State, rows: Array, step: int) -> State:
             key = jnp.asarray(entropy.key("fisher", step=step))
             damping = float(state.optimizer.damping)
             metric = estimate_metric(frame, state.parameters, key, self.settings, damping)
             clip = self._clip(metric, step)
-            response = self._response(frame, state.parameters, metric, clip)
-            batch, present = self._batch(rows, entropy, step, slots)
-            sums = self._totals(frame, state.parameters, metric, clip, batch, present).sum
+            response = self._response(metric, clip)
+            place = frame, state.parameters, metric.blocks
+            batch = self._batch(rows, entropy, step)
+            sums = totals(*place, clip, *batch, self.settings.metric).sum
             released = self.release(np.asarray(sums), clip, noise, step=step)
             return self._stepped(frame, state, metric, clip, response, released)
 
@@ -267,37 +283,19 @@ class Natural(Training):
             )
         return self.settings.clip * math.sqrt(max(effective, 1.0))
 
-    def _totals(
-        self,
-        frame: Frame,
-        parameters: Parameters,
-        metric: Metric,
-        clip: float,
-        rows: Array,
-        present: Array,
-    ) -> Totals:
-        with jax.enable_x64(True):
-            wide = jnp.asarray(clip, jnp.float64)
-        name = self.settings.metric
-        return totals(frame, parameters, metric.blocks, wide, rows, present, name)
-
-    def _response(
-        self, frame: Frame, parameters: Parameters, metric: Metric, clip: float
-    ) -> Response:
+    def _response(self, metric: Metric, clip: float) -> Response:
         count = len(metric.samples)
-        everyone = jnp.ones(count, bool)
-        seen = self._totals(frame, parameters, metric, clip, metric.samples, everyone)
+        seen = clipped_totals(metric.blocks, metric.gradients, jnp.ones(count, bool), clip)
         each = count * max(metric.effective, 1.0)
         slope = max(float(seen.kept) / each, 1e-3)
         return Response(np.asarray(seen.sum) / count, slope, float(seen.squares) / each)
 
-    def _batch(self, rows: Array, entropy: Entropy, step: int, slots: int) -> tuple[Array, Array]:
-        """The rows of a batch in a number of slots that many tables share."""
+    def _batch(self, rows: Array, entropy: Entropy, step: int) -> tuple[Array, Array]:
+        """The rows of a batch, and which of its slots are filled."""
         size = int(self.batches.sizes(entropy, step=step, count=1)[0])
         key = jax.random.wrap_key_data(jnp.asarray(entropy.key("batch-rows", step=step)))
         drawn = rows[_draw(self.batches, key)]
-        padded = jnp.pad(drawn, ((0, slots - len(drawn)), (0, 0)))
-        return padded, jnp.arange(slots) < size
+        return drawn, jnp.arange(len(drawn)) < size
 
     def _stepped(
         self,
@@ -355,14 +353,3 @@ def _filter(variance: float, damping: float) -> Filter:
 @functools.partial(jax.jit, static_argnums=0)
 def _draw(batches: Batches, key: Array) -> Array:
     return batches.draw(key)
-
-
-def _bucket(slots: int) -> int:
-    """The next of few sizes, so that tables of many lengths share one compiled program.
-
-    Example:
-        >>> _bucket(1000), _bucket(6300)
-        (1024, 6656)
-    """
-    step = 1 << max(slots.bit_length() - 4, 4)
-    return math.ceil(slots / step) * step

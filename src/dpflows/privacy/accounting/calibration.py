@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting.pricing import epsilon_of
-from dpflows.privacy.events import Event
+from dpflows.privacy.events import Event, SampledGaussianEvent
 from dpflows.privacy.guarantee import Budget
 
 #: A multiplier is found to this relative precision, from above.
@@ -18,6 +18,10 @@ PRECISION = 1e-4
 _NOISE_RANGE = (math.log(1e-2), math.log(1e7))
 _STEP_RANGE = (0.0, math.log(2.0**40))
 _FIRST_STEPS = math.log(1000)
+#: The shortest stride of a walk; it grows fourfold from trial to trial.
+_LEAST_STRIDE = 1e-3
+#: What prices events at once, near enough to say where a search should begin.
+_QUICK = "gdp-clt"
 #: After so many trials the secant gives way to halving, which cannot stall.
 _PATIENCE = 12
 
@@ -66,7 +70,7 @@ class _Search:
 
     def stride(self, last: _Trial) -> float:
         """How far to walk for a bracket, if the cost grows like a root."""
-        length = min(max(2.1 * abs(last.excess), 0.7), 4.0)
+        length = min(max(2.1 * abs(last.excess), _LEAST_STRIDE * 4.0 ** len(self.trials)), 4.0)
         return math.copysign(length, -self.uphill * last.excess)
 
     def aim(self, margin: float) -> float:
@@ -125,11 +129,31 @@ def calibrate_noise(
     def trial(logarithm: float) -> _Trial:
         return _priced(logarithm, events_for(math.exp(logarithm)), budget, accountant)
 
-    search = _bracket(_Search([trial(0.0)], uphill=-1.0), trial, _NOISE_RANGE)
+    start = 0.0 if accountant in ("gdp", _QUICK) else _near(budget, events_for)
+    search = _bracket(_Search([trial(start)], uphill=-1.0), trial, _NOISE_RANGE)
     _allowed(search, _NO_NOISE_SUFFICES)
     while search.width > PRECISION:
         search = search.extended(trial(search.aim(margin=0.9 * PRECISION)))
     return math.exp(_allowed(search, _NO_NOISE_SUFFICES).at)
+
+
+def _near(budget: Budget, events_for: Callable[[float], Sequence[Event]]) -> float:
+    """About the logarithm of the noise, by an estimate: where a search begins changes no result."""
+
+    def uncut(noise: float) -> list[Event]:
+        return [_without_cap(event) for event in events_for(noise)]
+
+    plain = dataclasses.replace(budget, neighbours="zero-out")
+    try:
+        return math.log(calibrate_noise(plain, uncut, accountant=_QUICK))
+    except (InputError, BudgetError, ArithmeticError):
+        return 0.0
+
+
+def _without_cap(event: Event) -> Event:
+    if not isinstance(event, SampledGaussianEvent):
+        return event
+    return dataclasses.replace(event, batch_cap=None)
 
 
 def calibrate_steps(

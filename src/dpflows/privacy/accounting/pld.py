@@ -5,6 +5,7 @@ the losses are convolved. The relation is resolved before the library is asked, 
 sensitivity each event states, so that nothing is doubled twice.
 """
 
+import bisect
 import dataclasses
 import functools
 import math
@@ -42,25 +43,6 @@ _SLACK, _RELATIVE_SLACK = 1e-12, 1e-6
 _CURVE_POINTS = 400
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class _LossProfile(Profile):
-    loss: Any
-
-    def epsilon(self, delta: float) -> float:
-        if delta < SMALLEST_DELTA:
-            raise InputError(
-                f"delta must be at least {SMALLEST_DELTA} for accountant 'pld', got {delta}; "
-                "use accountant 'rdp' below that"
-            )
-        certain = delta * (1 - _RELATIVE_SLACK) - _SLACK
-        return float(self.loss.get_epsilon_for_delta(certain))
-
-    def delta(self, epsilon: float) -> float:
-        computed = float(self.loss.get_delta_for_epsilon(epsilon))
-        return float(certain(np.array([computed]))[0])
-
-
 class Loss(NamedTuple):
     """A composed privacy loss for one order of the neighbours.
 
@@ -73,6 +55,49 @@ class Loss(NamedTuple):
     values: dominating.Losses
     chances: dominating.Losses
     failure: float
+
+    def delta(self, epsilon: float) -> float:
+        """The hockey-stick divergence at ``epsilon``."""
+        above = self.values > epsilon
+        beyond = -np.expm1(epsilon - self.values[above])
+        return float(self.chances[above] @ beyond) + self.failure
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon, not below zero, whose divergence is at most ``delta``.
+
+        Between two losses the divergence is ``mass - exp(epsilon) * weight``, where both sums go
+        over the larger losses.
+        """
+        if self.failure > delta:
+            return math.inf
+        if self.delta(0.0) <= delta:
+            return 0.0
+        places = range(len(self.values))
+        at = bisect.bisect_left(
+            places, True, key=lambda i: self.delta(float(self.values[i])) <= delta
+        )
+        mass = float(np.sum(self.chances[at:])) + self.failure
+        weight = float(self.chances[at:] @ np.exp(self.values[at] - self.values[at:]))
+        return max(float(self.values[at]) + math.log((mass - delta) / weight), 0.0)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _LossProfile(Profile):
+    losses: tuple[Loss, ...]
+
+    def epsilon(self, delta: float) -> float:
+        if delta < SMALLEST_DELTA:
+            raise InputError(
+                f"delta must be at least {SMALLEST_DELTA} for accountant 'pld', got {delta}; "
+                "use accountant 'rdp' below that"
+            )
+        surely = delta * (1 - _RELATIVE_SLACK) - _SLACK
+        return max(loss.epsilon(surely) for loss in self.losses)
+
+    def delta(self, epsilon: float) -> float:
+        computed = max(loss.delta(epsilon) for loss in self.losses)
+        return float(certain(np.array([computed]))[0])
 
 
 def certain(delta: dominating.Losses) -> dominating.Losses:
@@ -137,7 +162,7 @@ class PLDAccountant(Accountant):
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
         """The convolution of all losses on one grid."""
         tallied = merge_gaussians(tally(events), neighbours)
-        composed = _LossProfile(_compose(tuple(tallied.items()), neighbours))
+        composed = _LossProfile(losses_of(tuple(tallied.items()), neighbours))
         if not any(isinstance(event, _ENVELOPES) for event in tallied):
             return composed
         return _with_renyi(composed, events, neighbours)
