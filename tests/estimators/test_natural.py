@@ -29,9 +29,9 @@ def purposes(plan):
     ("rows", "columns", "bought"),
     [
         (24_000, 2, ["mixture"]),
-        (24_000, 10, ["Gaussian", "training"]),
-        (1_500, 21, ["Gaussian", "training"]),
-        (900_000, 6, ["normalisation", "Gaussian", "training"]),
+        (24_000, 10, ["Gaussian", "training", "progress checks"]),
+        (1_500, 21, ["Gaussian", "training", "progress checks"]),
+        (900_000, 6, ["normalisation", "Gaussian", "training", "progress checks"]),
     ],
 )
 def test_the_rule_reads_rows_columns_and_budget(rows, columns, bought):
@@ -48,14 +48,17 @@ def test_first_order_methods_stay_by_name():
 
 
 def test_whoever_fixes_the_training_gets_adam():
-    for setting in ({"steps": 9}, {"learning_rate": 0.01}, {"architecture": "maf"}):
+    fixed = ({"steps": 9}, {"learning_rate": 0.01}, {"architecture": "maf"}, {"averaging": 0.9})
+    for setting in fixed:
         plan = DPFlow(1.0, 1e-6, bounds=(-4, 4), prior=None, **setting).plan(5_000, 4)
         assert plan.optimizer.name == "adam"
 
 
-def test_a_learning_rate_is_refused_where_nothing_would_read_it():
-    with pytest.raises(InputError, match="learning_rate must be None"):
-        DPFlow(1.0, 1e-6, bounds=(-4, 4), optimizer="natural", learning_rate=0.1).plan(5000, 4)
+@pytest.mark.parametrize("name", ["learning_rate", "averaging"])
+def test_settings_that_nothing_would_read_are_refused(name):
+    flow = DPFlow(1.0, 1e-6, bounds=(-4, 4), optimizer="natural", **{name: 0.1})
+    with pytest.raises(InputError, match=f"{name} must be None"):
+        flow.plan(5000, 4)
 
 
 def test_an_unknown_optimizer_is_refused():
@@ -77,7 +80,7 @@ def fitted():
 
 def test_a_fit_costs_what_its_plan_says(fitted):
     assert fitted.guarantee_.events == flow().plan(400, 4).events
-    assert purposes(fitted.plan_) == ["Gaussian", "training"]
+    assert purposes(fitted.plan_) == ["Gaussian", "training", "progress checks"]
     assert fitted.guarantee_.epsilon <= 2.0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 STEP = "tests/training/test_private_step.py"
 NATURAL = "tests/training/test_natural_gradient.py"
+CHECKS = "tests/training/test_checks.py"
 NATURAL_FAMILIES = "tests/contracts/test_natural_gradient.py"
 CHARGE = "payment = charge(ledger, events, stamps=stamps, journal=journal)"
 LEARN = "self._learn(Job(table, plan, entropy, journal, callbacks))"
@@ -58,8 +59,8 @@ BUGS: dict[str, Bug] = {
     ),
     "no clip: whitened": Bug(
         "training/natural_gradient.py",
-        "            factor = jnp.where(alive, bound / jnp.maximum(norms, bound), 0.0)\n",
-        "            factor = jnp.where(alive, 1.0, 0.0)\n",
+        "        factor = jnp.where(alive, bound / jnp.maximum(jnp.sqrt(squares), bound), 0.0)\n",
+        "        factor = jnp.where(alive, 1.0, 0.0)\n",
         (f"{NATURAL_FAMILIES}::test_no_hostile_row_exceeds_the_clip[columnwise]",),
     ),
     "noise over the batch size twice: whitened": Bug(
@@ -73,6 +74,24 @@ BUGS: dict[str, Bug] = {
         "noise.add(sums, scale=scale, step=step)",
         "noise.add(sums, scale=scale, step=0)",
         (f"{NATURAL}::test_no_noise_of_a_run_is_used_twice",),
+    ),
+    "no clip: progress checks": Bug(
+        "training/checks.py",
+        "neginf=-CLIP), -CLIP, CLIP)\n",
+        "neginf=-CLIP), -1e6, 1e6)\n",
+        (f"{CHECKS}::test_no_hostile_row_moves_a_check_by_more_than_its_bound",),
+    ),
+    "noise over the batch size twice: progress checks": Bug(
+        "training/checks.py",
+        "scale=self.noise_multiplier * self.bound, step=step)",
+        "scale=self.deviation, step=step)",
+        (f"{CHECKS}::test_noise_of_a_check_is_what_its_event_says",),
+    ),
+    "key reuse: progress checks": Bug(
+        "training/natural_gradient.py",
+        "            step=self.steps + checks.done_by(step, steps=self.steps),\n",
+        "            step=checks.done_by(step, steps=self.steps),\n",
+        (f"{NATURAL}::test_no_two_releases_of_a_run_have_the_same_number",),
     ),
     "one step too many": Bug(
         "training/loop.py",

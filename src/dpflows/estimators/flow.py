@@ -70,10 +70,11 @@ class DPFlow(DensityEstimator):
             ``steps`` the run lasts as long as the budget does.
         learning_rate: Step size of ``adam`` and ``sgd``; ``natural`` finds its own.
         optimizer: ``natural``, ``adam`` or ``sgd``, or a ``NaturalGradient`` or ``Optimizer``;
-            ``auto`` takes ``natural`` where nothing of architecture, steps, noise, learning
-            rate and initialisation is fixed, and ``adam`` elsewhere and without privacy.
+            ``auto`` takes ``natural`` where nothing of architecture, steps, noise, learning rate,
+            averaging and initialisation is fixed, and ``adam`` elsewhere and without privacy.
         schedule: ``cosine`` or ``constant`` learning rate.
-        averaging: Decay of an average of the parameters to release, or ``None``.
+        averaging: Decay of an average of the parameters to release, or ``None``; not for
+            ``natural``, whose progress checks choose between the last parameters and an average.
         clipping: ``fixed`` or ``automatic``.
         clipping_norm: The most a row's gradient may weigh.
         allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a

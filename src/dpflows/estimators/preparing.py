@@ -45,8 +45,9 @@ FEW_COLUMNS = 3
 #: From so many rows per column on, each counted as much as mu, histograms are worth their share
 #: before a flow that is trained by natural gradient.
 ENOUGH_ROWS = 3600
-#: The part of the squared Gaussian budget for a single Gaussian that a flow starts from.
-GAUSSIAN_SHARE = 0.08
+#: The part of the squared Gaussian budget for a single Gaussian that a flow starts from: so much
+#: per moment and unit of mu times the number of rows, within limits.
+_SHARE_PER_MOMENT, _LEAST_SHARE, _MOST_SHARE = 0.3, 0.05, 0.1
 #: The learning rate of a flow that refines a mixture by a first-order method.
 REFINING_RATE = 1e-3
 PUBLIC_PRIOR = (
@@ -202,6 +203,22 @@ def prior_share(budget: Budget, *, columns: int) -> float:
     return 1.0 if columns <= FEW_COLUMNS or not budget.is_private else 0.0
 
 
+def gaussian_share(budget: Budget, *, rows: int, columns: int) -> float:
+    """The public rule: the part of the squared Gaussian budget for a Gaussian to start from.
+
+    More where its moments are many for the rows, and noise would keep a flow from mending it.
+
+    Example:
+        >>> gaussian_share(Budget(1.0, 1e-5), rows=24_000, columns=10)
+        0.05
+        >>> gaussian_share(Budget(1.0, 1e-5), rows=1_000, columns=20)
+        0.1
+    """
+    moments = columns * (columns + 3) / 2
+    wanted = _SHARE_PER_MOMENT * moments / (strength(budget) * rows)
+    return min(max(wanted, _LEAST_SHARE), _MOST_SHARE)
+
+
 def seen_through(mixture: Mixture, *, before: Normaliser | None = None) -> Prepared:
     """Standardise columns by a mixture's own mean and deviation.
 
@@ -278,7 +295,7 @@ class Beginning:
             accountant=accountant,
             components=None if share > 0 else 1,
             before=(*before, *way.events),
-            share=share or GAUSSIAN_SHARE,
+            share=share or gaussian_share(budget, rows=rows, columns=columns),
         )
         return PrivatePrior(plan, way)
 

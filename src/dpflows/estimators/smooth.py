@@ -155,7 +155,7 @@ class SmoothWay(Way):
         check_choice("optimizer", name_of(flow.optimizer), ("auto", *OPTIMIZERS))
         if flow.optimizer != "auto":
             return flow.optimizer
-        is_free = not self._is_fixed() and flow.learning_rate is None
+        is_free = not self._is_fixed() and (flow.learning_rate, flow.averaging) == (None, None)
         return NaturalGradient.name if is_free and flow._budget().is_private else "adam"
 
     def _initialisation(self, rows: int, columns: int) -> Initialisation:

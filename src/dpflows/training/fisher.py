@@ -245,6 +245,8 @@ class Block(eqx.Module):
 
     #: How many directions count: the trace of F (F + damping)^-1.
     effective: eqx.AbstractVar[Array]
+    #: What was added to F.
+    damping: eqx.AbstractVar[Array]
 
     @property
     @abc.abstractmethod
@@ -266,6 +268,10 @@ class Block(eqx.Module):
     @abc.abstractmethod
     def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
         """A whitened step as a change of the weights; those that nothing depends on stay."""
+
+    @abc.abstractmethod
+    def effective_part(self, step: Float[Array, " size"]) -> Float[Array, " size"]:
+        """The part of a whitened step in directions that count: F (F + damping)^-1 times it."""
 
 
 class _Whole(Block):
@@ -290,6 +296,7 @@ class Exact(_Whole):
     inverse: Float[Array, "blocks m m"]
     is_used: Bool[Array, "blocks m"]
     effective: Array
+    damping: Float[Array, " blocks"]
 
     @staticmethod
     def estimate(parts: list[Parts], damping: float) -> "Exact":
@@ -317,6 +324,13 @@ class Exact(_Whole):
         parts = step.reshape(self.is_used.shape)
         return jnp.where(self.is_used, jnp.einsum("bka,bk->ba", self.inverse, parts), 0.0)
 
+    def effective_part(self, step: Float[Array, " size"]) -> Float[Array, " size"]:
+        """The part of a whitened step in directions that count."""
+        parts = step.reshape(self.is_used.shape)
+        change = jnp.einsum("bka,bk->ba", self.inverse, parts)
+        damped = jnp.einsum("bka,ba->bk", self.inverse, self.damping[:, None] * change)
+        return (parts - damped).reshape(-1)
+
 
 def _lower(matrix: Float[Array, "m m"], rows: Float[Array, "rows m"]) -> Float[Array, "rows m"]:
     """A lower-triangular matrix times each row, without most of its zeros."""
@@ -339,13 +353,13 @@ def _exact(parts: list[Parts], damping: Array) -> Exact:
 
 def _inverse_root(
     moments: Float[Array, "m m"], damping: Array
-) -> tuple[Float[Array, "m m"], Bool[Array, " m"], Float[Array, ""]]:
-    """The inverse of the damped Cholesky factor, which weights count, and how many directions."""
+) -> tuple[Float[Array, "m m"], Bool[Array, " m"], Float[Array, ""], Float[Array, ""]]:
+    """The inverse of the damped Cholesky factor, which weights and how many directions count."""
     unit = jnp.eye(len(moments))
     damping = damping + _TINY * jnp.trace(moments)
     inverse = solve_triangular(jnp.linalg.cholesky(moments + damping * unit), unit, lower=True)
     effective = len(moments) - damping * jnp.sum(inverse * inverse)
-    return inverse, jnp.diagonal(moments) > 0, effective
+    return inverse, jnp.diagonal(moments) > 0, effective, damping
 
 
 def _gradients(member: list[Parts]) -> Float[Array, "rows m"]:
@@ -378,6 +392,7 @@ class Kronecker(Block):
     scales: Float64[Array, "blocks o i"]
     is_used: Bool[Array, "blocks o i"]
     effective: Array
+    damping: Array
 
     @staticmethod
     def estimate(parts: list[Parts], damping: float) -> "Kronecker":
@@ -418,6 +433,10 @@ class Kronecker(Block):
         turned = self.outputs @ kept @ jnp.swapaxes(self.inputs, -1, -2)
         return turned.reshape(len(turned), -1)
 
+    def effective_part(self, step: Float[Array, " size"]) -> Float[Array, " size"]:
+        """The part of a whitened step in directions that count."""
+        return step * _kept(self.scales, self.damping)
+
 
 @jax.jit
 def _kronecker(bases: Parts, parts: Parts, damping: Array) -> Kronecker:
@@ -427,7 +446,13 @@ def _kronecker(bases: Parts, parts: Parts, damping: Array) -> Kronecker:
         wide = moments.astype(jnp.float64)
         effective = jnp.sum(wide / (wide + damping))
         scales = jax.lax.rsqrt(wide + damping)
-        return Kronecker(bases[0], bases[1], scales, moments > 0, effective)
+        return Kronecker(bases[0], bases[1], scales, moments > 0, effective, damping)
+
+
+def _kept(scales: Float64[Array, "..."], damping: Array) -> Float[Array, " size"]:
+    """What damping leaves of each direction, by the inverse roots of damped moments."""
+    single = scales.astype(jnp.float32).reshape(-1)
+    return 1 - damping * single * single
 
 
 @jax.jit
@@ -450,6 +475,7 @@ class Diagonal(_Whole):
     scales: Float64[Array, "blocks m"]
     is_used: Bool[Array, "blocks m"]
     effective: Array
+    damping: Array
 
     @staticmethod
     def estimate(parts: list[Parts], damping: float) -> "Diagonal":
@@ -475,6 +501,10 @@ class Diagonal(_Whole):
         parts = step.reshape(self.scales.shape) * self.scales.astype(jnp.float32)
         return jnp.where(self.is_used, parts, 0.0)
 
+    def effective_part(self, step: Float[Array, " size"]) -> Float[Array, " size"]:
+        """The part of a whitened step in directions that count."""
+        return step * _kept(self.scales, self.damping)
+
 
 @functools.partial(jax.jit, static_argnums=2)
 def _diagonal(parts: list[Parts], damping: Array, is_level: bool) -> Diagonal:
@@ -484,7 +514,7 @@ def _diagonal(parts: list[Parts], damping: Array, is_level: bool) -> Diagonal:
     with jax.enable_x64(True):
         wide = moments.astype(jnp.float64)
         effective = jnp.sum(wide / (wide + damping))
-        return Diagonal(jax.lax.rsqrt(wide + damping), moments > 0, effective)
+        return Diagonal(jax.lax.rsqrt(wide + damping), moments > 0, effective, damping)
 
 
 class Gradients(NamedTuple):

@@ -83,7 +83,7 @@ def _training(
     """The run that the plan asks for."""
     how = plan.optimizer
     if isinstance(how, NaturalGradient):
-        return Natural(blueprint, plan.batches, how, plan.noise_multiplier, plan.steps)
+        return Natural(blueprint, plan.batches, how, plan.noise_multiplier, plan.steps, plan.checks)
     gradient = _gradient(plan, blueprint, parameters, known_to_taps)
     return Loop(gradient, plan.batches, how, plan.steps)
 

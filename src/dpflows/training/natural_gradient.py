@@ -1,8 +1,9 @@
 r"""Natural-gradient private training: clip and noise where every direction weighs the same.
 
 A step samples the model, takes the Fisher information from the samples (``fisher``), whitens each
-row's gradient by it, clips, sums and adds noise there, and moves the parameters by the part of the
-result that is signal. ``docs/training.md`` has the derivation and the figures.
+row's gradient by it, clips, sums and adds noise there, and moves the parameters by a part of the
+result. Progress checks (``checks``) tell how large a part is worth its noise. ``docs/training.md``
+has the derivation and the figures.
 
 Guarantee:
     Given the metric, which no row has a part in, taking one row out of a batch moves
@@ -10,7 +11,8 @@ Guarantee:
     rows whose gradient is not finite contribute exactly zero. Of the rows' ``Totals`` nothing
     else is read; the other sums are for the model's own samples.
     ``Natural.advance`` adds noise of ``noise_multiplier * clip`` to each coordinate, once per step,
-    before anything else is done with the sum.
+    before anything else is done with the sum. Beside that it reads the rows in progress checks
+    alone, as many as the plan has.
 """
 
 import dataclasses
@@ -29,6 +31,7 @@ from dpflows.errors import TrainingError
 from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import Batches
+from dpflows.training.checks import Checks
 from dpflows.training.clipping import rounding_margin
 from dpflows.training.cores import on_all_cores
 from dpflows.training.fisher import (
@@ -56,12 +59,10 @@ class Totals(NamedTuple):
     Attributes:
         sum: Of the clipped gradients.
         kept: Of the products of clipped and whole gradients.
-        squares: Of the clipped gradients' squared lengths.
     """
 
     sum: Float64[Array, " coordinates"]
     kept: Float64[Array, ""]
-    squares: Float64[Array, ""]
 
 
 class Response(NamedTuple):
@@ -71,24 +72,24 @@ class Response(NamedTuple):
         baseline: What clipped gradients of samples average to. Clipping makes it other than zero,
             and the same bias is in the rows' average.
         slope: By how much clipping shortens a small change of the average.
-        spread: The variance of a clipped gradient per effective direction.
     """
 
     baseline: Float64[np.ndarray, " coordinates"]
     slope: float
-    spread: float
 
 
-class Filter(NamedTuple):
-    """What a run remembers of its released gradients.
+class Course(NamedTuple):
+    """What a run remembers of what it released.
 
     Attributes:
-        variance: Of the signal in each whitened direction.
+        boldness: What progress checks have left of the gain.
         damping: For the next metric.
+        reference: The parameters that the last check chose.
     """
 
-    variance: Array
+    boldness: Array
     damping: Array
+    reference: Parameters
 
 
 def totals(
@@ -142,8 +143,7 @@ def _clipped_sum(
         factor = jnp.where(alive, bound / jnp.maximum(jnp.sqrt(squares), bound), 0.0)
         white = jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), white)
         sums = [block.sums(xs, factor) for block, xs in zip(blocks, white, strict=True)]
-        kept = factor * squares
-        return Totals(jnp.concatenate(sums), jnp.sum(kept), jnp.sum(factor * kept))
+        return Totals(jnp.concatenate(sums), jnp.sum(factor * squares))
 
 
 @eqx.filter_jit
@@ -151,8 +151,7 @@ def move(
     frame: Frame,
     parameters: Parameters,
     metric: Metric,
-    step: Float64[Array, " coordinates"],
-    damping: Array,
+    step: Float[Array, " coordinates"],
     settings: NaturalGradient,
 ) -> tuple[Parameters, Array, Array]:
     """Parameters after a whitened step, by what part of it they moved, and if it was as predicted.
@@ -161,14 +160,13 @@ def move(
     says. Post-processing: the divergence between the models before and after is measured on samples
     of the model before.
     """
-    step = step.astype(jnp.float32)
     change = unwhitened(frame, parameters, metric.blocks, step, settings.metric)
-    whole = jnp.sum(step * step)
-    moved_by = sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(change))
-    # s' (F + damping)^-1 F (F + damping)^-1 s: the part of the length that changes the density
-    length = jnp.sqrt(jnp.maximum(whole - damping * moved_by, 1e-12))
-    within = jnp.minimum(1.0, settings.trust / length)
-    before = _log_probs(frame, parameters, metric.samples)
+    before, slopes = jax.jvp(
+        lambda at: _log_probs(frame, at, metric.samples), (parameters,), (change,)
+    )
+    # the squared length in the Fisher metric without damping, by the samples themselves
+    square = jnp.mean(jnp.where(jnp.isfinite(slopes), slopes, 0.0) ** 2)
+    within = jnp.minimum(1.0, settings.trust / jnp.sqrt(jnp.maximum(square, 1e-12)))
 
     def at(scale: Array) -> Parameters:
         return jax.tree.map(lambda p, c: p - scale * c, parameters, change)
@@ -176,8 +174,7 @@ def move(
     def is_too_far(scale: Array) -> Array:
         ratio = jnp.clip(_log_probs(frame, at(scale), metric.samples) - before, -20, 20)
         divergence = jnp.mean(jnp.expm1(ratio) - ratio)
-        allowed = jnp.minimum(whole * scale**2, settings.trust**2) / 2
-        return ~(divergence <= 1.5 * allowed + 0.02)
+        return ~(divergence <= 1.5 * square * scale**2 / 2 + 0.02)
 
     def halve(state: tuple[Array, Array]) -> tuple[Array, Array]:
         scale = state[0] / 2
@@ -193,6 +190,18 @@ def move(
 
 def _log_probs(frame: Frame, parameters: Parameters, rows: Array) -> Array:
     return jax.vmap(frame.blueprint.assemble(parameters).log_prob)(rows)
+
+
+@eqx.filter_jit
+def scaled(
+    blocks: list[Block], gradient: Float64[Array, " coordinates"], gain: Array, hidden: Array
+) -> Float[Array, " coordinates"]:
+    """A part of a whitened gradient: one gain where directions count, one where damping hides."""
+    gradient = gradient.astype(jnp.float32)
+    ends = np.cumsum([block.size for block in blocks])[:-1]
+    each = jnp.split(gradient, ends)
+    seen = [block.effective_part(part) for block, part in zip(blocks, each, strict=True)]
+    return hidden * gradient + (gain - hidden) * jnp.concatenate(seen)
 
 
 def unwhitened(
@@ -216,6 +225,7 @@ class Natural(Training):
         settings: What is done with a noisy gradient.
         noise_multiplier: The noise's standard deviation over the clipping norm.
         steps: How many steps there are.
+        checks: When and how progress is looked at; not at all if None.
     """
 
     blueprint: Blueprint
@@ -223,17 +233,19 @@ class Natural(Training):
     settings: NaturalGradient
     noise_multiplier: float
     steps: int
+    checks: Checks | None = None
 
     def start(self, parameters: Parameters) -> State:
         """The state before the first step."""
         weights = sum(leaf.size for leaf in jax.tree.leaves(parameters))
         noise = self._added(self.settings.clip * math.sqrt(weights)) / _USUAL_RESPONSE**2
         damping = self.settings.damping_for(noise, self.steps)
-        return State(parameters, _filter(0.0, damping), parameters, jnp.asarray(0))
+        course = Course(_single(1.0), _single(damping), parameters)
+        return State(parameters, course, parameters, jnp.asarray(0))
 
     def released(self, state: State) -> Parameters:
         """The parameters a finished run gives out."""
-        return state.parameters if self.settings.averaging is None else state.average
+        return state.parameters
 
     def advance(self, entropy: Entropy) -> Callable[[State, Array, int], State]:
         """A function of (state, rows, step) that makes one step."""
@@ -249,7 +261,8 @@ class Natural(Training):
             batch = self._batch(rows, entropy, step)
             sums = totals(*place, clip, *batch, self.settings.metric).sum
             released = self.release(np.asarray(sums), clip, noise, step=step)
-            return self._stepped(frame, state, metric, clip, response, released)
+            state = self._stepped(frame, state, metric, clip, response, released)
+            return self._checked(state, rows, entropy, noise)
 
         return advance
 
@@ -286,9 +299,8 @@ class Natural(Training):
     def _response(self, metric: Metric, clip: float) -> Response:
         count = len(metric.samples)
         seen = clipped_totals(metric.blocks, metric.gradients, jnp.ones(count, bool), clip)
-        each = count * max(metric.effective, 1.0)
-        slope = max(float(seen.kept) / each, 1e-3)
-        return Response(np.asarray(seen.sum) / count, slope, float(seen.squares) / each)
+        slope = float(seen.kept) / (count * max(metric.effective, 1.0))
+        return Response(np.asarray(seen.sum) / count, max(slope, 1e-3))
 
     def _batch(self, rows: Array, entropy: Entropy, step: int) -> tuple[Array, Array]:
         """The rows of a batch, and which of its slots are filled."""
@@ -306,48 +318,58 @@ class Natural(Training):
         response: Response,
         released: np.ndarray,
     ) -> State:
-        settings, done = self.settings, int(state.step)
-        gradient = (released - response.baseline) / response.slope
-        added = self._added(clip) / response.slope**2
-        chance = self._chance(response)
-        # every coordinate has noise; chance and signal are in the effective directions
-        energy = float(gradient @ gradient) - len(gradient) * added
-        signal = energy / max(metric.effective, 1.0) - chance
-        seen = settings.variance_seen(float(state.optimizer.variance), signal, done, self.steps)
-        gain = settings.gain(seen, added + chance)
+        settings, course = self.settings, state.optimizer
+        gain = settings.gain_at(float(course.boldness), int(state.step), self.steps)
+        hidden = gain * settings.hidden_gain(float(course.damping))
         with jax.enable_x64(True):
-            step = jnp.asarray(gain * gradient)
-        parameters, scale, is_linear = move(
-            frame, state.parameters, metric, step, state.optimizer.damping, settings
+            gradient = jnp.asarray((released - response.baseline) / response.slope)
+        step = scaled(metric.blocks, gradient, _single(gain), _single(hidden))
+        parameters, _, is_linear = move(frame, state.parameters, metric, step, settings)
+        wanted = settings.damping_for(self._added(clip) / response.slope**2, self.steps)
+        damping = settings.damping_after(float(course.damping), wanted, is_linear=bool(is_linear))
+        done = int(state.step) + 1
+        average = self._averaged(state.average, parameters, done)
+        return State(
+            parameters, course._replace(damping=_single(damping)), average, jnp.asarray(done)
         )
-        # What a shortened step left undone is still to be learnt.
-        left = settings.variance_after(seen, gain * float(scale), done, self.steps)
-        wanted = settings.damping_for(added, self.steps)
-        damping = settings.damping_after(
-            float(state.optimizer.damping), wanted, is_linear=bool(is_linear)
+
+    def _checked(
+        self, state: State, rows: Array, entropy: Entropy, noise: RoundedGaussian
+    ) -> State:
+        """The state after the check that is due now, if one is."""
+        step, course, checks = int(state.step), state.optimizer, self.checks
+        if checks is None or not checks.is_due(step, steps=self.steps):
+            return state
+        candidates = state.parameters, state.average
+        gains = checks.compare(
+            self.blueprint,
+            course.reference,
+            candidates,
+            rows,
+            entropy=entropy,
+            noise=noise,
+            # numbers beyond those of the steps
+            step=self.steps + checks.done_by(step, steps=self.steps),
         )
-        kept = _filter(left, damping)
-        average = self._averaged(state.average, parameters)
-        return State(parameters, kept, average, jnp.asarray(done + 1))
+        verdict = checks.judge(gains)
+        chosen = (*candidates, course.reference)[verdict.chosen]
+        bold = course.boldness * verdict.shortening
+        return State(chosen, course._replace(boldness=bold, reference=chosen), chosen, state.step)
+
+    def _averaged(self, average: Parameters, parameters: Parameters, step: int) -> Parameters:
+        """The average of the parameters since the last check."""
+        if self.checks is None:
+            return average
+        count = self.checks.since(step, steps=self.steps)
+        return jax.tree.map(lambda a, p: a + (p - a) / count, average, parameters)
 
     def _added(self, clip: float) -> float:
         """The variance of the noise in each coordinate of the mean."""
         return (self.noise_multiplier * clip / self.batches.batch_size) ** 2
 
-    def _chance(self, response: Response) -> float:
-        """The variance that drawing rows and samples brings to each effective direction."""
-        drawn = 1 / self.batches.batch_size - 1 / self.batches.rows + 1 / self.settings.samples
-        return response.spread * drawn / response.slope**2
 
-    def _averaged(self, average: Parameters, parameters: Parameters) -> Parameters:
-        decay = self.settings.averaging
-        if decay is None:
-            return parameters
-        return jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, average, parameters)
-
-
-def _filter(variance: float, damping: float) -> Filter:
-    return Filter(jnp.asarray(variance, jnp.float32), jnp.asarray(damping, jnp.float32))
+def _single(value: float) -> Array:
+    return jnp.asarray(value, jnp.float32)
 
 
 @functools.partial(jax.jit, static_argnums=0)

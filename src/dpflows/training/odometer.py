@@ -38,9 +38,8 @@ class Odometer:
         plan = self._plan
         if not plan.is_private:
             return math.inf
-        event = plan.batches.event(steps=steps, noise_multiplier=plan.noise_multiplier)
         return epsilon_of(
-            (*plan.before, event),
+            plan.events_by(steps),
             delta=plan.budget.delta,
             neighbours=plan.budget.neighbours,
             accountant=plan.accountant,

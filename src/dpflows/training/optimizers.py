@@ -47,8 +47,6 @@ class Optimizer:
 
 #: Steps that were not as predicted raise the damping to at most so many times what noise asks for.
 _MOST_RAISED = 16.0
-#: The signal is never taken for nothing: a gain of zero would never find out otherwise.
-_LEAST_VARIANCE = 1e-7
 #: How the Fisher information is approximated.
 METRICS = ("block", "kronecker", "full", "diagonal", "identity")
 
@@ -57,10 +55,10 @@ METRICS = ("block", "kronecker", "full", "diagonal", "identity")
 class NaturalGradient:
     r"""How a noisy whitened gradient becomes a step. All of it is post-processing.
 
-    The variance :math:`v` of the signal in a whitened direction is estimated from the released
-    gradient: its mean square beyond what noise and chance bring (empirical Bayes). The gain is that
-    of a Kalman filter, :math:`v / (v + r)` with :math:`r` the variance of noise and chance. In the
-    last part of the run each step uses up signal and none comes back, so gains fall.
+    A step is a part of the gradient, the gain; a smaller part in directions that damping hides,
+    where noise moves the weights far. Progress checks (``checks``) shorten steps that are no
+    longer worth their noise. In the last part of the run gains fall as those of a Kalman filter
+    that averages what it sees, :math:`1 / (1 / k + t)`.
 
     Attributes:
         clip: The clipping norm in units of the root of the effective number of parameters, which
@@ -70,11 +68,11 @@ class NaturalGradient:
             are thereby left alone.
         least_damping: What is added at least.
         samples: How many samples of the model the metric is computed from.
-        memory: What is kept of the earlier estimate of the signal's variance at each step.
-        annealing: The part of the steps after which the signal is only used up.
-        most_gain: The largest gain.
+        gain: The part of a gradient that a step takes, as long as no check shortens it.
+        annealing: The part of the steps after which gains fall.
         trust: The longest step, as a length in the metric.
-        averaging: Decay of an average of the parameters to release, or ``None``.
+        checks: How many progress checks there are; they are paid for. With none, nothing shortens
+            the steps of a run.
         metric: ``block``: exact for each small network, Kronecker factors for large layers. For
             comparison ``kronecker`` for all layers, ``full`` for one exact block of all weights,
             ``diagonal``, which leaves out what is correlated, or ``identity``, which weighs all
@@ -89,22 +87,21 @@ class NaturalGradient:
     damping: float = 700.0
     least_damping: float = 0.015
     samples: int = 2048
-    memory: float = 0.9
-    annealing: float = 0.6
-    most_gain: float = 0.3
+    gain: float = 0.3
+    annealing: float = 0.8
     trust: float = 1.5
-    averaging: float | None = None
+    checks: int = 10
     metric: str = "block"
     name: str = "natural"
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise InputError(f"metric must be one of {', '.join(METRICS)}, got {self.metric!r}")
-        for field in ("clip", "damping", "least_damping", "samples", "most_gain", "trust"):
+        for field in ("clip", "damping", "least_damping", "samples", "gain", "trust"):
             if not getattr(self, field) > 0:
                 raise InputError(f"{field} must be positive, got {getattr(self, field)}")
-        if self.averaging is not None and not 0 <= self.averaging < 1:
-            raise InputError(f"averaging must be in [0, 1) or None, got {self.averaging}")
+        if self.checks < 0:
+            raise InputError(f"checks must not be negative, got {self.checks}")
 
     def damping_for(self, noise: float, steps: int) -> float:
         """The damping where a step of a run of so many steps has noise of this variance.
@@ -130,50 +127,30 @@ class NaturalGradient:
         next_one = damping / 2 if is_linear else damping * 2
         return min(max(wanted, next_one), _MOST_RAISED * wanted)
 
-    def gain(self, variance: float, noise: float) -> float:
-        """The gain for a signal of this variance that is seen through this noise.
-
-        Example:
-            >>> NaturalGradient(most_gain=1.0).gain(1.0, 1.0)
-            0.5
-        """
-        return min(self.most_gain, variance / (variance + noise))
-
-    def variance_seen(self, variance: float, signal: float, step: int, steps: int) -> float:
-        """The signal's variance, after a look at a released gradient.
+    def gain_at(self, boldness: float, step: int, steps: int) -> float:
+        """The gain of a step.
 
         Args:
-            variance: What was thought of it before.
-            signal: The mean square of the released gradient beyond noise and chance.
+            boldness: What progress checks have left of the gain.
             step: Which step this is, from zero.
             steps: How many there are.
 
         Example:
-            >>> NaturalGradient(memory=0.5).variance_seen(0.1, 0.3, 1, 10)
-            0.2
+            >>> NaturalGradient(gain=0.5, annealing=0.8).gain_at(1.0, 9, 10)
+            0.3333333333333333
         """
-        if self._is_late(step, steps):
-            return variance
-        kept = self.memory if step else 0.0
-        return max(kept * variance + (1 - kept) * max(signal, 0.0), _LEAST_VARIANCE)
+        late = max(step - self.annealing * steps, 0.0)
+        return 1 / (1 / (self.gain * boldness) + late)
 
-    def variance_after(self, variance: float, gain: float, step: int, steps: int) -> float:
-        """The variance that a step leaves.
-
-        Args:
-            variance: Of the signal in each direction before the step.
-            gain: The part of the gradient by which the parameters moved.
-            step: Which step this is, from zero.
-            steps: How many there are.
+    @staticmethod
+    def hidden_gain(damping: float) -> float:
+        """The part of the gain that is taken in directions that this damping hides.
 
         Example:
-            >>> NaturalGradient().variance_after(1.0, 0.5, 9, 10)
+            >>> NaturalGradient.hidden_gain(1.0)
             0.5
         """
-        return variance * (1 - gain) if self._is_late(step + 1, steps) else variance
-
-    def _is_late(self, step: int, steps: int) -> bool:
-        return step >= self.annealing * steps
+        return 1 / (1 + damping)
 
 
 #: What may be done with a noisy gradient.

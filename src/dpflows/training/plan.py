@@ -18,6 +18,7 @@ from dpflows.privacy.events import Event, check_positive, event_from_dict
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.spending import Spending
 from dpflows.training.batches import Batches, make_batches
+from dpflows.training.checks import Checks, plan_checks
 from dpflows.training.clipping import Clipping
 from dpflows.training.defaults import (
     Defaults,
@@ -87,14 +88,25 @@ class Plan(Spending):
     optimizer: Descent
     accountant: str
     before: tuple[Event, ...] = ()
+    checks: Checks | None = None
 
     @property
     def events(self) -> tuple[Event, ...]:
         """Every release the plan makes: what was paid before training, then training."""
-        if not self.is_private or self.steps == 0:
+        return self.events_by(self.steps)
+
+    def events_by(self, steps: int) -> tuple[Event, ...]:
+        """Every release up to the end of a step, the check after it included."""
+        if not self.is_private or steps == 0:
             return self.before
-        steps = self.batches.event(steps=self.steps, noise_multiplier=self.noise_multiplier)
-        return (*self.before, steps)
+        training = self.batches.event(steps=steps, noise_multiplier=self.noise_multiplier)
+        return (*self.before, training, *self._checks_by(steps))
+
+    def _checks_by(self, steps: int) -> list[Event]:
+        if self.checks is None:
+            return []
+        made = self.checks.done_by(steps, steps=self.steps)
+        return [self.checks.event(made)] if made else []
 
     @property
     def seconds(self) -> float:
@@ -139,6 +151,7 @@ class Plan(Spending):
             "optimizer": dataclasses.asdict(self.optimizer),
             "accountant": self.accountant,
             "before": [event.to_dict() for event in self.before],
+            "checks": None if self.checks is None else self.checks.to_dict(),
         }
 
     @classmethod
@@ -146,18 +159,20 @@ class Plan(Spending):
         """Read back what ``to_dict`` wrote."""
         shape = {name: int(description[name]) for name in ("rows", "batch_size")}
         before = tuple(event_from_dict(event) for event in description["before"])
+        sampling, checks = description["sampling"], description.get("checks")
         return cls(
             budget=budget,
             rows=shape["rows"],
             columns=int(description["columns"]),
             architecture=_shape(description["architecture"]),
-            batches=make_batches(description["sampling"], **shape),
+            batches=make_batches(sampling, **shape),
             steps=int(description["steps"]),
             noise_multiplier=float(description["noise_multiplier"]),
             clipping=Clipping(**description["clipping"]),
             optimizer=optimizer_from(description["optimizer"]),
             accountant=str(description["accountant"]),
             before=before,
+            checks=checks and Checks.from_dict(checks, sampling=sampling, rows=shape["rows"]),
         )
 
 
@@ -186,8 +201,12 @@ def make_plan(
     batches = make_batches(
         settings.sampling, rows=rows, batch_size=_given(settings.batch_size, rule.batch_size)
     )
+    optimizer = _optimizer(settings, rule, batches)
+    checks = _checks(budget, settings, optimizer, rows) if train else None
     steps, noise = (
-        _steps_and_noise(budget, settings, rule, batches, tuple(before)) if train else (0, 0.0)
+        _steps_and_noise(budget, settings, rule, batches, checks, tuple(before))
+        if train
+        else (0, 0.0)
     )
     return Plan(
         budget=budget,
@@ -198,10 +217,19 @@ def make_plan(
         steps=steps,
         noise_multiplier=noise,
         clipping=Clipping(settings.clipping_norm, settings.clipping),
-        optimizer=_optimizer(settings, rule, batches),
+        optimizer=optimizer,
         accountant=settings.accountant,
         before=tuple(before),
+        checks=checks and dataclasses.replace(checks, count=min(checks.count, steps)),
     )
+
+
+def _checks(budget: Budget, settings: Settings, optimizer: Descent, rows: int) -> Checks | None:
+    """The progress checks of an optimizer that has any."""
+    count = optimizer.checks if isinstance(optimizer, NaturalGradient) else 0
+    if count == 0:
+        return None
+    return plan_checks(budget, sampling=settings.sampling, rows=rows, count=count)
 
 
 def _optimizer(settings: Settings, rule: Defaults, batches: Batches) -> Descent:
@@ -215,8 +243,12 @@ def _optimizer(settings: Settings, rule: Defaults, batches: Batches) -> Descent:
             "learning_rate must be None with optimizer='natural', which finds the size of its "
             "steps itself; choose optimizer='adam' or 'sgd' to set it"
         )
-    samples = natural_samples(batches.batch_size)
-    return NaturalGradient(samples=samples, averaging=settings.averaging)
+    if settings.averaging is not None:
+        raise InputError(
+            "averaging must be None with optimizer='natural', whose progress checks choose between "
+            "the last parameters and an average; choose optimizer='adam' or 'sgd' to set it"
+        )
+    return NaturalGradient(samples=natural_samples(batches.batch_size))
 
 
 def _steps_and_noise(
@@ -224,9 +256,12 @@ def _steps_and_noise(
     settings: Settings,
     rule: Defaults,
     batches: Batches,
+    checks: Checks | None,
     before: tuple[Event, ...],
 ) -> tuple[int, float]:
     """Whatever the caller did not fix, the budget decides."""
+    if checks is not None and budget.is_private:
+        before = (*before, checks.event(checks.count))
 
     def events(steps: int, noise: float) -> tuple[Event, ...]:
         return (*before, batches.event(steps=steps, noise_multiplier=noise))

@@ -15,6 +15,9 @@ from dpflows.privacy.accounting.dominating import gaussian
 from dpflows.privacy.accounting.spread import full_batch
 from dpflows.privacy.events import Event, GaussianEvent, Neighbours, SampledGaussianEvent
 
+#: Above this mu the closed form has no digits left, and its proven upper end serves.
+_VAST = 1e6
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,8 @@ class GaussianProfile(Profile):
         if not math.isfinite(self.mu):
             return math.inf
         upper = self.mu**2 / 2 + self.mu * math.sqrt(2 * math.log(1 / delta))
+        if self.mu > _VAST:
+            return upper
         return float(brentq(lambda e: self._excess(e, delta), 0.0, upper, xtol=1e-12)) + 1e-11
 
     def delta(self, epsilon: float) -> float:
