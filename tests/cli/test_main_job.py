@@ -75,7 +75,7 @@ def test_plan_shows_the_price_of_each_purpose(dpflows, job):
     document = json.loads(dpflows(*words, "--json")[1])
     assert document["guarantee"]["epsilon"] <= 2 <= document["guarantee"]["replace_one_epsilon"]
     purposes = [part["purpose"] for part in document["purposes"]]
-    assert purposes == ["normalisation", "Gaussian", "training"]
+    assert purposes == ["normalisation", "Gaussian", "training", "progress checks"]
     assert document["plan"]["steps"] > 0
     assert document["seconds"] > 0
     assert document["megabytes"] > 0

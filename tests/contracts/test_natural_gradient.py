@@ -9,7 +9,8 @@ import pytest
 from contracts.families import DIM, hostile_rows, model_of, shaken
 from dpflows.flows.architectures import ARCHITECTURES
 from dpflows.training import fisher, natural_gradient
-from dpflows.training.fisher import Diagonal, Exact, Frame, Kronecker, Layout, estimate_metric
+from dpflows.training.blocks import Diagonal, Exact, Kronecker, whole_gradients
+from dpflows.training.fisher import Frame, Layout, estimate_metric
 from dpflows.training.natural_gradient import move, totals, unwhitened
 from dpflows.training.optimizers import METRICS, NaturalGradient
 from dpflows.training.taps import take_apart
@@ -116,7 +117,7 @@ def whole_moments(family):
     where = family.frame, family.parameters
     for found in fisher.by_block(*where, rows, family.settings.metric).parts:
         for member in range(len(found[0][0])):
-            gradients = fisher._gradients([tuple(x[member] for x in xs) for xs in found])
+            gradients = whole_gradients([tuple(x[member] for x in xs) for xs in found])
             squares = np.sum(np.asarray(gradients, np.float64) ** 2, axis=1)
             usual = np.sqrt(np.mean(np.minimum(squares, 25 * np.median(squares))))
             kept = np.minimum(1, 4 * usual / np.maximum(np.sqrt(squares), 1e-30))
@@ -146,8 +147,7 @@ def test_gradients_in_parts_are_the_whole_gradients(family):
     whole = family.gradients(rows)
     for row in range(3):
         blocks = [
-            jax.vmap(lambda *xs, row=row: fisher._gradients(list(xs))[row])(*found)
-            for found in parts
+            jax.vmap(lambda *xs, row=row: whole_gradients(list(xs))[row])(*found) for found in parts
         ]
         restored = family.frame.restored(family.parameters, family.layouts, blocks)
         for ours, theirs, mask in zip(restored.dense, whole.dense, masks, strict=True):
