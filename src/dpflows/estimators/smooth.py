@@ -4,6 +4,7 @@ from typing import Any, final
 
 import numpy as np
 
+from dpflows.caching import keep_compiled_programs
 from dpflows.errors import InputError
 from dpflows.estimators.boxes import describe_density, read_density
 from dpflows.estimators.charging import Job
@@ -93,6 +94,7 @@ class SmoothWay(Way):
         entropy: Entropy,
     ) -> Defended:
         """An untrained model; one that goes on from a checkpoint needs no start of its own."""
+        keep_compiled_programs()
         key, trainable = entropy.key("initialisation"), self.flow.trainable_prior
         model = fresh_model(plan, prepared, encoding, key, trainable_prior=trainable)
         if plan.steps == 0 or (checkpoints is not None and checkpoints.has_state):

@@ -171,21 +171,18 @@ def move(
     def at(scale: Array) -> Parameters:
         return jax.tree.map(lambda p, c: p - scale * c, parameters, change)
 
-    def is_too_far(scale: Array) -> Array:
+    def halved(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        """The next length to try, and whether it is too far."""
+        scale = state[0] / 2
         ratio = jnp.clip(_log_probs(frame, at(scale), metric.samples) - before, -20, 20)
         divergence = jnp.mean(jnp.expm1(ratio) - ratio)
-        return ~(divergence <= 1.5 * square * scale**2 / 2 + 0.02)
+        return scale, ~(divergence <= 1.5 * square * scale**2 / 2 + 0.02)
 
-    def halve(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        scale = state[0] / 2
-        return scale, is_too_far(scale)
-
-    least = within * 0.5**_HALVINGS
-    start = (within, is_too_far(within))
-    scale, failed = jax.lax.while_loop(lambda s: s[1] & (s[0] > least), halve, start)
-    scale = jnp.where(failed, 0.0, scale)
-    moved = jax.tree.map(lambda p, c: jnp.where(scale > 0, p - scale * c, p), parameters, change)
-    return moved, scale, ~start[1]
+    least, start = within * 0.5**_HALVINGS, (2 * within, jnp.asarray(True))
+    scale, failed = jax.lax.while_loop(lambda s: s[1] & (s[0] > least), halved, start)
+    kept = jnp.where(failed, 0.0, scale)
+    moved = jax.tree.map(lambda p, c: jnp.where(kept > 0, p - kept * c, p), parameters, change)
+    return moved, kept, kept == within
 
 
 def _log_probs(frame: Frame, parameters: Parameters, rows: Array) -> Array:
