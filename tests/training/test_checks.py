@@ -174,16 +174,21 @@ def test_checks_are_spread_over_the_steps(steps, count):
     ("gains", "chosen", "shortening"),
     [
         ((1.0, 0.5), 0, 1.0),
-        ((0.9, 1.0), 1, 1.0),
+        ((0.9, 1.0), 0, 1.0),
         ((0.3, 1.0), 1, 0.6),
         ((0.01, 0.0), 0, 0.5),
         ((-1.0, -0.5), 2, 0.5),
     ],
 )
-def test_a_run_goes_on_with_the_best_and_shortens_steps_that_gain_little(
+def test_a_run_goes_on_while_steps_lead_and_shortens_those_that_gain_little(
     planned, gains, chosen, shortening
 ):
     assert planned.judge(np.asarray(gains)) == (chosen, shortening)
+
+
+@pytest.mark.parametrize(("gains", "chosen"), [((0.9, 1.0), 1), ((1.0, 0.9), 0), ((-1, -2), 2)])
+def test_the_last_check_takes_the_best(planned, gains, chosen):
+    assert planned.judge(np.asarray(gains, float), is_last=True).chosen == chosen
 
 
 def test_densities_of_pieces_are_those_of_rows(places):

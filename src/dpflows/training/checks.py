@@ -1,9 +1,10 @@
 r"""Progress checks: noisy comparisons that tell a run whether its steps help.
 
 At a few public steps a run compares its parameters, and their average since the last check, with
-the parameters it went on from then, by the rows' mean clipped log-ratio of densities. It goes on
-with the best of the three, and with shorter steps where the average is the better one or nothing
-was gained: noise on a gradient cannot be told from signal by the gradient alone.
+the parameters it went on from then, by the rows' mean clipped log-ratio of densities. While steps
+lead, it goes on as it was. Where they jitter, which the average tells, or nothing was gained, it
+goes on with the best of the three and with shorter steps: noise on a gradient cannot be told from
+signal by the gradient alone.
 
 Guarantee:
     A check releases one vector of two sums. A row adds at most ``CLIP`` to each, so at most
@@ -152,15 +153,21 @@ class Checks:
             sums = noise.add(sums, scale=self.noise_multiplier * self.bound, step=step)
         return sums / self.batches.batch_size
 
-    def judge(self, gains: Float64[np.ndarray, "2"]) -> Verdict:
-        """What to go on with, by noisy gains of the present parameters and their average."""
+    def judge(self, gains: Float64[np.ndarray, "2"], *, is_last: bool = False) -> Verdict:
+        """What to go on with, by noisy gains of the present parameters and their average.
+
+        Args:
+            gains: As ``compare`` gives them.
+            is_last: Whether no step follows, so that only the best counts.
+        """
         now, average = (float(gain) for gain in gains)
         best = max(now, average, 0.0)
         chosen = (now, average, 0.0).index(best)
         if best < _LEAST_GAIN * self.deviation:
             return Verdict(chosen, _SHORTER)
-        is_jitter = average - now > _MOST_JITTER * max(best, self.deviation)
-        return Verdict(chosen, _CALMER if is_jitter else 1.0)
+        if average - now > _MOST_JITTER * best:
+            return Verdict(chosen, _CALMER)
+        return Verdict(chosen if is_last else 0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description."""

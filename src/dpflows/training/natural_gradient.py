@@ -348,7 +348,7 @@ class Natural(Training):
             # numbers beyond those of the steps
             step=self.steps + checks.done_by(step, steps=self.steps),
         )
-        verdict = checks.judge(gains)
+        verdict = checks.judge(gains, is_last=step == self.steps)
         chosen = (*candidates, course.reference)[verdict.chosen]
         bold = course.boldness * verdict.shortening
         return State(chosen, course._replace(boldness=bold, reference=chosen), chosen, state.step)
