@@ -34,7 +34,9 @@ def test_a_curve_is_undone(x_steps, z_steps):
 def test_a_curve_climbs_and_meets_its_knots(x_steps, z_steps):
     found = curve(x_steps, z_steps)
     assert found.value(found.x) == pytest.approx(found.z, rel=1e-9, abs=1e-9)
-    assert (np.diff(found.value(np.sort(places(found)))) >= 0).all()
+    # places may be a rounding apart, and so may their values
+    rounding = 1e-12 * np.abs(found.value(places(found))).max()
+    assert (np.diff(found.value(np.sort(places(found)))) >= -rounding).all()
 
 
 @pytest.mark.parametrize("seed", range(5))

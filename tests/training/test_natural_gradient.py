@@ -230,7 +230,7 @@ def test_every_row_joins_a_step_of_all_rows(model, rows, watched):
 
 def test_half_the_squared_length_of_a_step_is_its_divergence(model):
     """The Fisher metric of the model's own samples measures Kullback-Leibler divergence."""
-    settings = NaturalGradient(samples=20_000, metric="full")
+    settings = NaturalGradient(samples=6_144, metric="full")
     parameters, blueprint = take_apart(model)
     frame, key = Frame.of(blueprint), jnp.asarray([5, 6], jnp.uint32)
     metric = estimate_metric(frame, parameters, key, settings, 1e-3)
