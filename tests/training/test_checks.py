@@ -82,6 +82,29 @@ def test_a_check_without_a_clip_is_caught(places, monkeypatch):
     assert max(moved_by(places, hostile_rows(ROWS), monkeypatch)) > CLIP * np.sqrt(2)
 
 
+def test_compiled_programs_do_not_tell_the_size_of_a_batch(places, monkeypatch):
+    """Poisson batches of a check differ in size; what is compiled has always the same shape."""
+    shapes, counted = set(), set()
+    densities, added = checks_module.log_probs, checks_module.clipped_sum
+
+    def watch(blueprint, parameters, rows):
+        shapes.add(rows.shape)
+        return densities(blueprint, parameters, rows)
+
+    def count(candidate, reference):
+        counted.add(len(candidate))
+        return added(candidate, reference)
+
+    monkeypatch.setattr(checks_module, "log_probs", watch)
+    monkeypatch.setattr(checks_module, "clipped_sum", count)
+    checks = Checks(make_batches("poisson", rows=400, batch_size=100), 1, 1.0)
+    rows, noise = jnp.zeros((400, 3)), RoundedGaussian(Entropy.from_os())
+    for step in range(30):
+        checks.compare(*places, rows, entropy=Entropy.from_os(), noise=noise, step=step)
+    assert shapes == {(checks.batches.slots, 3)}
+    assert len(counted) > 1
+
+
 def test_rows_whose_ratio_is_not_a_number_add_nothing():
     assert clipped_sum(np.array([np.nan, -np.inf]), np.zeros(2)) == -CLIP
     assert clipped_sum(np.full(1, -np.inf), np.full(1, -np.inf)) == 0
@@ -183,12 +206,12 @@ def test_checks_are_spread_over_the_steps(steps, count):
 def test_a_run_goes_on_while_steps_lead_and_shortens_those_that_gain_little(
     planned, gains, chosen, shortening
 ):
-    assert planned.judge(np.asarray(gains)) == (chosen, shortening)
+    assert planned.decide(np.asarray(gains)) == (chosen, shortening)
 
 
 @pytest.mark.parametrize(("gains", "chosen"), [((0.9, 1.0), 1), ((1.0, 0.9), 0), ((-1, -2), 2)])
 def test_the_last_check_takes_the_best(planned, gains, chosen):
-    assert planned.judge(np.asarray(gains, float), is_last=True).chosen == chosen
+    assert planned.decide(np.asarray(gains, float), is_last=True).chosen == chosen
 
 
 def test_densities_of_pieces_are_those_of_rows(places):

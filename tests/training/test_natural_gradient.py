@@ -283,7 +283,9 @@ def test_a_step_is_a_part_of_the_gradient(model, rows, watched, monkeypatch):
     plan, blueprint = plan_of(steps=1), take_apart(model)[1]
     run = Natural(blueprint, plan.batches, plan.optimizer, plan.noise_multiplier, plan.steps)
     start = run.start(take_apart(model)[0])
-    shortened = start.optimizer._replace(boldness=jnp.float32(bold), damping=jnp.float32(damping))
+    shortened = start.optimizer._replace(
+        gain_factor=jnp.float32(bold), damping=jnp.float32(damping)
+    )
     table = jnp.asarray(rows, jnp.float32)
     run.advance(Entropy.from_os())(start._replace(optimizer=shortened), table, 0)
     ((gradient, step),) = taken

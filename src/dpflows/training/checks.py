@@ -54,7 +54,7 @@ _CALMER, _MOST_JITTER = 0.6, 0.25
 _SHORTER, _LEAST_GAIN = 0.5, 2.0
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """What a check says.
 
     Attributes:
@@ -140,9 +140,11 @@ class Checks:
         """
         key = jax.random.wrap_key_data(jnp.asarray(entropy.key("batch-rows", step=step)))
         size = int(self.batches.sizes(entropy, step=step, count=1)[0])
-        drawn = rows[self.batches.draw(key)][:size]
-        before = log_probs(blueprint, reference, drawn)
-        sums = [clipped_sum(log_probs(blueprint, c, drawn), before) for c in candidates]
+        # cut on the host: no compiled program, and so no file of one, may tell a batch's size
+        drawn = rows[self.batches.draw(key)]
+        before = log_probs(blueprint, reference, drawn)[:size]
+        after = [log_probs(blueprint, one, drawn)[:size] for one in candidates]
+        sums = [clipped_sum(one, before) for one in after]
         return self.release(np.asarray(sums), noise, step=step)
 
     def release(
@@ -153,7 +155,7 @@ class Checks:
             sums = noise.add(sums, scale=self.noise_multiplier * self.bound, step=step)
         return sums / self.batches.batch_size
 
-    def judge(self, gains: Float64[np.ndarray, "2"], *, is_last: bool = False) -> Verdict:
+    def decide(self, gains: Float64[np.ndarray, "2"], *, is_last: bool = False) -> Decision:
         """What to go on with, by noisy gains of the present parameters and their average.
 
         Args:
@@ -164,10 +166,10 @@ class Checks:
         best = max(now, average, 0.0)
         chosen = (now, average, 0.0).index(best)
         if best < _LEAST_GAIN * self.deviation:
-            return Verdict(chosen, _SHORTER)
+            return Decision(chosen, _SHORTER)
         if average - now > _MOST_JITTER * best:
-            return Verdict(chosen, _CALMER)
-        return Verdict(chosen if is_last else 0, 1.0)
+            return Decision(chosen, _CALMER)
+        return Decision(chosen if is_last else 0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description."""

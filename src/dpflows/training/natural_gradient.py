@@ -82,12 +82,12 @@ class Course(NamedTuple):
     """What a run remembers of what it released.
 
     Attributes:
-        boldness: What progress checks have left of the gain.
+        gain_factor: What progress checks have left of the gain.
         damping: For the next metric.
         reference: The parameters that the last check chose.
     """
 
-    boldness: Array
+    gain_factor: Array
     damping: Array
     reference: Parameters
 
@@ -316,7 +316,7 @@ class Natural(Training):
         released: np.ndarray,
     ) -> State:
         settings, course = self.settings, state.optimizer
-        gain = settings.gain_at(float(course.boldness), int(state.step), self.steps)
+        gain = settings.gain_at(float(course.gain_factor), int(state.step), self.steps)
         hidden = gain * settings.hidden_gain(float(course.damping))
         with jax.enable_x64(True):
             gradient = jnp.asarray((released - response.baseline) / response.slope)
@@ -348,10 +348,12 @@ class Natural(Training):
             # numbers beyond those of the steps
             step=self.steps + checks.done_by(step, steps=self.steps),
         )
-        verdict = checks.judge(gains, is_last=step == self.steps)
-        chosen = (*candidates, course.reference)[verdict.chosen]
-        bold = course.boldness * verdict.shortening
-        return State(chosen, course._replace(boldness=bold, reference=chosen), chosen, state.step)
+        decision = checks.decide(gains, is_last=step == self.steps)
+        chosen = (*candidates, course.reference)[decision.chosen]
+        bold = course.gain_factor * decision.shortening
+        return State(
+            chosen, course._replace(gain_factor=bold, reference=chosen), chosen, state.step
+        )
 
     def _averaged(self, average: Parameters, parameters: Parameters, step: int) -> Parameters:
         """The average of the parameters since the last check."""

@@ -127,11 +127,11 @@ class NaturalGradient:
         next_one = damping / 2 if is_linear else damping * 2
         return min(max(wanted, next_one), _MOST_RAISED * wanted)
 
-    def gain_at(self, boldness: float, step: int, steps: int) -> float:
+    def gain_at(self, gain_factor: float, step: int, steps: int) -> float:
         """The gain of a step.
 
         Args:
-            boldness: What progress checks have left of the gain.
+            gain_factor: What progress checks have left of the gain.
             step: Which step this is, from zero.
             steps: How many there are.
 
@@ -140,7 +140,7 @@ class NaturalGradient:
             0.3333333333333333
         """
         late = max(step - self.annealing * steps, 0.0)
-        return 1 / (1 / (self.gain * boldness) + late)
+        return 1 / (1 / (self.gain * gain_factor) + late)
 
     @staticmethod
     def hidden_gain(damping: float) -> float:
