@@ -67,6 +67,7 @@ def test_correct_natural_training_is_not_flagged():
 
 
 def test_natural_training_with_noise_ten_times_too_small_is_flagged(monkeypatch):
+    """The twin: bounds of 1.93 with a deviation of 0.09 in twelve runs, against a claim of 1."""
     release = Natural.release
 
     def faint(self, sums, clip, noise, *, step):
