@@ -20,11 +20,11 @@ from dpflows.experiments.tables import read_real
 from dpflows.flows.base import uniform_box
 from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Scaling
+from dpflows.pipeline.defaults import defaults_for
+from dpflows.pipeline.plan import make_plan
+from dpflows.pipeline.training import Settings, fit_model
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.defaults import defaults_for
-from dpflows.training.fitting import fit_model
-from dpflows.training.plan import Settings, make_plan
 
 #: Rows are clipped to so many standard deviations: the box that the background covers.
 REACH = 8.0

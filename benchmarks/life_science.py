@@ -17,10 +17,10 @@ from rich.table import Table
 from dpflows.flows.base import wide_gaussian
 from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Scaling
+from dpflows.pipeline.plan import make_plan
+from dpflows.pipeline.training import fit_model
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.fitting import fit_model
-from dpflows.training.plan import make_plan
 
 DELTA = 1.52e-5
 BARS = {0.5: 11.0, 1.0: 11.4, 2.0: 11.9, 4.0: 12.4}

@@ -24,10 +24,10 @@ from dpflows.flows.architectures import Architecture
 from dpflows.flows.base import wide_gaussian
 from dpflows.flows.cells import CellShape
 from dpflows.flows.density import Defended
+from dpflows.pipeline.training import negative_log_likelihood as loss
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import UniformBatches, make_batches
 from dpflows.training.clipping import Clipping, by_rows, by_taps
-from dpflows.training.fitting import negative_log_likelihood as loss
 from dpflows.training.loop import CHUNK, Loop, plain_gradient
 from dpflows.training.noise import private_gradient
 from dpflows.training.optimizers import Optimizer

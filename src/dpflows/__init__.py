@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dpflows.anomaly.persistence import load, sign, verify
     from dpflows.anomaly.threshold import DPAnomalyDetector
     from dpflows.errors import BudgetError, InputError, PrivacyWarning
+    from dpflows.estimators.autoregressive import DPAutoregressive
+    from dpflows.estimators.density import DPDensity
     from dpflows.estimators.flow import DPFlow
     from dpflows.estimators.gaussian import DPGaussian
     from dpflows.estimators.histogram import DPHistogram
@@ -30,6 +32,8 @@ _HOMES = {
     "Budget": "dpflows.privacy.guarantee",
     "BudgetError": "dpflows.errors",
     "DPAnomalyDetector": "dpflows.anomaly.threshold",
+    "DPAutoregressive": "dpflows.estimators.autoregressive",
+    "DPDensity": "dpflows.estimators.density",
     "DPEnsembleDetector": "dpflows.anomaly.ensemble",
     "DPFlow": "dpflows.estimators.flow",
     "DPGaussian": "dpflows.estimators.gaussian",
@@ -51,6 +55,8 @@ __all__ = [
     "Budget",
     "BudgetError",
     "DPAnomalyDetector",
+    "DPAutoregressive",
+    "DPDensity",
     "DPEnsembleDetector",
     "DPFlow",
     "DPGaussian",

@@ -25,6 +25,10 @@ class TrainingError(RuntimeError):
     """Training failed in a way that only settings can mend; the command line exits with code 4."""
 
 
+class UnplannedReleaseError(RuntimeError):
+    """A mechanism released something that no plan lists; its value was not returned."""
+
+
 class PrivacyWarning(UserWarning):
     """What was asked for is allowed, and costs people more privacy than it seems to."""
 

@@ -28,7 +28,7 @@ def cheap(monkeypatch):
         calls.append(plan)
         return model
 
-    monkeypatch.setattr("dpflows.estimators.smooth.fit_model", train)
+    monkeypatch.setattr("dpflows.pipeline.training.fit_model", train)
     return calls
 
 
@@ -116,7 +116,7 @@ def test_a_ledger_is_a_file_of_its_own(refused, job, tmp_path, name):
 
 def test_an_interrupted_run_goes_on_and_is_charged_once(dpflows, job, tmp_path, monkeypatch, cheap):
     with monkeypatch.context() as patch:
-        patch.setattr("dpflows.estimators.smooth.fit_model", killed)
+        patch.setattr("dpflows.pipeline.training.fit_model", killed)
         with pytest.raises(Killed):
             dpflows(*fit_words(job, tmp_path, *CAP))
     assert sorted(os.listdir(tmp_path)) == ["c.ledger", "m.dpflow.run"]
@@ -156,7 +156,7 @@ def test_a_kept_copy_of_a_checkpoint_is_refused_after_the_release(
 ):
     kept, copy = tmp_path / "run.part", tmp_path / "copy.part"
     with monkeypatch.context() as patch:
-        patch.setattr("dpflows.estimators.smooth.fit_model", killed)
+        patch.setattr("dpflows.pipeline.training.fit_model", killed)
         with pytest.raises(Killed):
             dpflows(*fit_words(job, tmp_path, "--checkpoint", kept, *CAP))
     shutil.copy(kept, copy)
@@ -184,7 +184,7 @@ def test_the_same_command_writes_a_lost_model_again(dpflows, job, tmp_path, monk
 def test_a_checkpoint_without_its_ledger_is_refused(dpflows, refused, job, tmp_path, monkeypatch):
     kept = ("--checkpoint", tmp_path / "run.part")
     with monkeypatch.context() as patch:
-        patch.setattr("dpflows.estimators.smooth.fit_model", killed)
+        patch.setattr("dpflows.pipeline.training.fit_model", killed)
         with pytest.raises(Killed):
             dpflows(*fit_words(job, tmp_path, *kept, *CAP))
     assert "another ledger" in refused(*fit_words(job, tmp_path, *kept, ledger=False))

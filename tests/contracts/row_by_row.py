@@ -11,7 +11,7 @@ import numpy as np
 from contracts.neighbours import Pair
 from contracts.text_files import Stored
 from dpflows.errors import InputError
-from dpflows.estimators.intake import Declarations, feature_names, stamps_of
+from dpflows.pipeline.domain import TableSpec, feature_names, stamps_of
 from dpflows.table.encoding import Encoding
 from dpflows.table.mixing import MixedEncoding
 from dpflows.table.reading import Table
@@ -106,7 +106,7 @@ def opened(source: Any, folder: Path) -> Any:
 def read(pair: Pair, source: Any) -> Table:
     """Read a table as every estimator does."""
     is_declared = pair.schema is not None or pair.bounds is not None
-    told = Declarations(
+    told = TableSpec(
         pair.schema, pair.bounds, None if is_declared else 0.5, pair.schema is not None
     )
     return told.read(source)

@@ -12,10 +12,10 @@ import pytest
 
 from contracts.test_estimators import ROWS, every_estimator, make
 from dpflows import Budget, BudgetError, DPGaussian, InputError, Schema
-from dpflows.estimators.charging import Job
-from dpflows.estimators.intake import Declarations
 from dpflows.estimators.persistence import load
 from dpflows.files import write_model
+from dpflows.pipeline.domain import EncodeRows
+from dpflows.pipeline.stage import Work
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.randomness import Entropy
@@ -32,17 +32,17 @@ def new_ledger(folder, epsilon=1.1, delta=1e-4):
 @contextlib.contextmanager
 def watched(ledger):
     """The numbers of charges that the ledger held each time rows' values were used."""
-    honest, seen = Declarations.take_in, []
+    honest, seen = EncodeRows.run, []
 
-    def take_in(self, *args, **kwargs):
+    def run(self, work):
         seen.append(len(ledger.odometer()))
-        return honest(self, *args, **kwargs)
+        return honest(self, work)
 
-    Declarations.take_in = take_in
+    EncodeRows.run = run
     try:
         yield seen
     finally:
-        Declarations.take_in = honest
+        EncodeRows.run = honest
 
 
 @functools.cache
@@ -67,9 +67,9 @@ def test_the_charge_is_there_before_the_rows_are_used(name):
 
 def test_the_test_catches_a_charge_that_comes_too_late(tmp_path):
     def late(self, X, ledger, **options):
-        table = self._declarations().read(X)
+        table = self._spec().read(X)
         plan = self.plan(table.rows, len(table.schema.columns))
-        self._learn(Job(table, plan, Entropy.from_os()))
+        self._run(plan, Work(table, Entropy.from_os()))
         ledger.reserve(plan.events, purpose="fit")
         return self
 

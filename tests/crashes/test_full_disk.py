@@ -16,7 +16,7 @@ import pytest
 from crashes.disk import FullDisk
 from crashes.runs import attempt, charges, check, content, histogram
 from dpflows.errors import InputError
-from dpflows.estimators import charging, smooth
+from dpflows.estimators import charging
 from dpflows.files import write_model
 from dpflows.training.loop import State
 from figures import note
@@ -28,7 +28,7 @@ STATES = 5
 def cheap_and_comparable(monkeypatch):
     """A ledger refuses seeds, but only seeded models can be compared; steps cost nothing."""
     monkeypatch.setattr(charging, "require_price", lambda stamps: None)
-    monkeypatch.setattr(smooth, "fit_model", keep_states)
+    monkeypatch.setattr(training, "fit_model", keep_states)
 
 
 def keep_states(model, rows, plan, *, checkpoints, **options):

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from dpflows import BudgetError, DPGaussian, InputError, Schema
-from dpflows.estimators.intake import VALUES_READ_STAMP, Declarations
+from dpflows.pipeline.domain import VALUES_READ_STAMP, TableSpec
+from dpflows.pipeline.stage import Work
 from dpflows.privacy.accounting import ACCOUNTANTS
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import categories
@@ -17,35 +18,41 @@ ROWS = np.random.default_rng(4).normal(3.0, 1.0, size=(2000, 2))
 AGES = pd.DataFrame({"age": np.arange(2000) % 90, "dose": ROWS[:, 0]})
 
 
+def spec(*declared, **options):
+    return TableSpec.resolve(*declared, **options)
+
+
 def take_in(told, source, budget=BUDGET, seed=1):
-    return told.take_in(told.read(source), budget, Entropy.insecure(seed))
+    table = told.read(source)
+    stage = told.domain(budget, len(table.schema.columns))
+    return stage.run(Work(table, Entropy.insecure(seed)))
 
 
 def test_an_undeclared_column_is_refused_with_the_two_ways_out():
     with pytest.raises(InputError, match="declare min and max.*discover"):
-        take_in(Declarations(None, None, None), ROWS)
+        take_in(spec(None, None, None), ROWS)
 
 
 def test_discovered_bounds_enclose_the_rows_and_are_paid_for():
-    told = Declarations(None, None, 0.2)
+    told = spec(None, None, 0.2)
     intake = take_in(told, ROWS)
     assert (intake.encoding.low <= np.quantile(ROWS, 0.05)).all()
     assert (intake.encoding.high >= np.quantile(ROWS, 0.95)).all()
-    events = told.events(BUDGET, 2)
+    events = told.domain(BUDGET, 2).events
     assert len(events) == 2
     assert sum(1 / event.scale for event in events) == pytest.approx(0.2)
 
 
 def test_only_what_is_not_declared_is_discovered():
     schema = Schema((Column("age", "integer", min=0, max=120), Column("dose", "continuous")))
-    told = Declarations(schema, None, 0.1)
-    assert [event.purpose for event in told.events(BUDGET, 2)] == ["bounds of column 2"]
+    told = spec(schema, None, 0.1)
+    assert [event.purpose for event in told.domain(BUDGET, 2).events] == ["bounds of column 2"]
     assert take_in(told, AGES).encoding.high[0] == 120.5
 
 
 def test_discovery_that_finds_nothing_says_that_it_is_spent():
     with pytest.raises(BudgetError, match="is spent"):
-        take_in(Declarations(None, None, 0.01), ROWS[:3])
+        take_in(spec(None, None, 0.01), ROWS[:3])
 
 
 def test_a_discovered_fit_stays_within_the_budget():
@@ -57,10 +64,10 @@ def test_a_discovered_fit_stays_within_the_budget():
 
 
 def test_discovered_bounds_are_kept_when_a_run_goes_on():
-    told = Declarations(None, None, 0.2)
-    table = told.read(ROWS)
-    first = told.take_in(table, BUDGET, Entropy.from_os())
-    again = told.take_in(table, BUDGET, Entropy.from_os(), found=first.encoding.schema)
+    told = spec(None, None, 0.2)
+    stage, work = told.domain(BUDGET, 2), Work(told.read(ROWS), Entropy.from_os())
+    first = stage.run(work)
+    again = stage.resume(work, stage.keep(first))
     assert again.encoding == first.encoding
 
 
@@ -80,7 +87,7 @@ def test_a_schema_may_be_named_by_its_file(tmp_path):
 @pytest.mark.parametrize("last", [5, 5.5, None])
 def test_with_bounds_every_column_is_continuous(last):
     """One fraction, or one gap, changes the type that a frame gives all its rows."""
-    told = Declarations(None, (-10, 120), None)
+    told = spec(None, (-10, 120), None)
     frames = (pd.DataFrame({"age": [1, 2, last]}), pd.DataFrame({"age": [1, 2, 3]}))
     if last is None:
         with pytest.raises(InputError, match="must be filled"):
@@ -88,7 +95,7 @@ def test_with_bounds_every_column_is_continuous(last):
         return
     one, two = (take_in(told, frame) for frame in frames)
     assert one.encoding == two.encoding
-    assert one.form == two.form
+    assert one.table.form == two.table.form
     assert one.encoding.schema.column("age").kind == "continuous"
     np.testing.assert_array_equal(one.rows[:2], two.rows[:2])
 
@@ -97,7 +104,7 @@ def test_lists_are_read_cell_by_cell():
     """An array of one type would write 1.0 where another cell is a word."""
     schema = Schema((Column("a", "categorical"), Column("b", "categorical")))
     one, two = (
-        Declarations(schema, None, 0.1, mixed=True).read([[1.0, True], [2, last]]).columns
+        spec(schema, None, 0.1, mixed=True).read([[1.0, True], [2, last]]).columns
         for last in (False, "x")
     )
     assert one["a"].tolist() == two["a"].tolist() == ["1", "2"]
@@ -107,7 +114,7 @@ def test_lists_are_read_cell_by_cell():
 def test_a_dithered_row_does_not_depend_on_its_neighbours():
     dose = Column("dose", "continuous", min=-10, max=10)
     schema = Schema((Column("age", "integer", min=-10, max=120), dose))
-    told = Declarations(schema, None, None)
+    told = spec(schema, None, None)
     other = AGES.copy()
     other.loc[0, "age"] = 7
     one, two = (take_in(told, frame).rows for frame in (AGES, other))
@@ -124,7 +131,7 @@ def test_a_dithered_row_does_not_depend_on_its_neighbours():
 )
 def test_contradictions_are_refused(schema, bounds, discover, message):
     with pytest.raises(InputError, match=message):
-        Declarations(schema, bounds, discover)
+        spec(schema, bounds, discover)
 
 
 SENTINEL = "one person's label"
@@ -147,8 +154,9 @@ OPEN = Schema(
 
 
 def settled(schema, *, budget=BUDGET, discover=0.5, seed=3, rows=PATIENTS):
-    told = Declarations(schema, None, discover, mixed=True)
-    return told.settled(told.read(rows), budget, Entropy.insecure(seed))
+    told = spec(schema, None, discover, mixed=True)
+    stage = told.domain(budget, len(schema.columns), mixed=True)
+    return stage.run(Work(told.read(rows), Entropy.insecure(seed))).table.schema
 
 
 def with_other(label):
@@ -171,7 +179,7 @@ def test_categories_and_dates_are_discovered_where_they_are_not_declared():
 
 
 def test_what_discovery_costs_is_public_and_within_its_share():
-    events = Declarations(OPEN, None, 0.5, mixed=True).events(BUDGET, 4)
+    events = spec(OPEN, None, 0.5, mixed=True).domain(BUDGET, 4).events
     assert [event.purpose for event in events] == [
         "categories of column 2",
         "bounds of column 3",
@@ -186,7 +194,7 @@ def test_what_discovery_costs_is_public_and_within_its_share():
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
 def test_the_releases_of_a_search_are_those_of_its_plan(neighbours, monkeypatch):
     """What the mechanisms say they cost is what the plan said before."""
-    from dpflows.estimators import discovering
+    from dpflows.pipeline import discovery as discovering
 
     made = []
     for name in ("discover_categories", "private_bounds"):
@@ -200,7 +208,7 @@ def test_the_releases_of_a_search_are_those_of_its_plan(neighbours, monkeypatch)
         )
     budget = Budget(1.0, 1e-5, neighbours)
     settled(OPEN, budget=budget)
-    planned = Declarations(OPEN, None, 0.5, mixed=True).events(budget, 4)
+    planned = spec(OPEN, None, 0.5, mixed=True).domain(budget, 4).events
     assert tuple(release.event for release in made) == planned
 
 
@@ -225,7 +233,7 @@ def test_rare_labels_count_as_other_only_where_that_is_declared():
 
 
 def test_too_many_labels_are_refused_with_advice_or_cut_to_the_frequent_ones(monkeypatch):
-    from dpflows.estimators import discovering
+    from dpflows.pipeline import discovery as discovering
 
     monkeypatch.setattr(discovering, "MOST_LABELS", 2)
     with pytest.raises(BudgetError, match='more than 2 categories.*declare other = "a label"'):
@@ -261,10 +269,10 @@ def test_undeclared_categories_are_refused_with_the_two_ways_out():
 
 
 def test_only_an_estimator_of_mixed_rows_lets_them_in():
-    with pytest.raises(InputError, match="not yet supported by this estimator; use DPFlow"):
-        Declarations(OPEN, None, 0.5).read(PATIENTS)
+    with pytest.raises(InputError, match="not yet supported by this estimator; use DPDensity"):
+        spec(OPEN, None, 0.5).read(PATIENTS)
     with pytest.raises(InputError, match="column number 1 must hold numbers, got 2000 cells"):
-        Declarations(None, None, 0.5, mixed=True).read(PATIENTS[["sex"]])
+        spec(None, None, 0.5, mixed=True).read(PATIENTS[["sex"]])
 
 
 def test_a_constant_integer_column_is_one_of_numbers():

@@ -62,7 +62,7 @@ def test_a_model_in_memory_is_released_and_save_confirms_it(ledger, tmp_path):
         content = (tmp_path / name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest(model)
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "clinic.ledger"]
-    model.trainable_prior = True
+    model.is_prior_trained_ = True
     with pytest.raises(InputError, match="changed after fit"):
         model.save(tmp_path / "c")
 

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 
 from contracts.tables import EVERY_KIND, frame
-from dpflows import DPFlow, Ledger, load
+from dpflows import DPAutoregressive, Ledger, load
 from dpflows.errors import BudgetError, InputError
 from dpflows.estimators import drawing
-from dpflows.estimators.mixed import MixedWay, order_of
 from dpflows.files import read_model, write_model
 from dpflows.flows.cells import cell_network
 from dpflows.flows.mixed import Grouped, MixedDensity
+from dpflows.pipeline.marginals import order_of
 from dpflows.privacy.guarantee import Budget
 from dpflows.table.columns import Column
 from dpflows.table.constraints import Constraint
@@ -70,7 +70,9 @@ def toy_log_density(rows):
 def learnt():
     """The toy fitted without privacy."""
     rng = np.random.default_rng()
-    model = DPFlow(np.inf, 1e-6, schema=TOY, steps=400, batch_size=1000, learning_rate=1e-2)
+    model = DPAutoregressive(
+        np.inf, 1e-6, schema=TOY, steps=400, batch_size=1000, learning_rate=1e-2
+    )
     return model.fit(toy(20_000, rng)), toy(4_000, rng)
 
 
@@ -150,7 +152,7 @@ def test_conditions_that_nothing_can_meet_are_refused(conditions, words):
 @pytest.mark.long
 def test_conditions_need_mixed_kinds():
     rows = np.random.default_rng().normal(size=(200, 2)).clip(-4, 4)
-    model = DPFlow(1.0, 1e-4, bounds=(-4, 4), steps=2).fit(rows)
+    model = DPAutoregressive(1.0, 1e-4, bounds=(-4, 4), steps=2).fit(rows)
     with pytest.raises(InputError, match="mixed kinds"):
         model.sample(5, conditions={"x0": 1.0})
 
@@ -185,13 +187,13 @@ def test_constraints_that_nothing_keeps_end_in_bounded_time(monkeypatch):
     ],
 )
 def test_settings_of_flows_are_refused(settings):
-    with pytest.raises(InputError, match="tables of numbers"):
-        DPFlow(1.0, 1e-4, schema=TOY, **settings).plan(1000)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        DPAutoregressive(1.0, 1e-4, schema=TOY, **settings)
 
 
 def test_a_mixed_table_without_a_schema_is_refused():
     with pytest.raises(InputError, match="must hold numbers, .* declare in the schema their kind"):
-        DPFlow(1.0, 1e-4).fit(toy(100, np.random.default_rng()))
+        DPAutoregressive(1.0, 1e-4).fit(toy(100, np.random.default_rng()))
 
 
 def test_the_target_comes_first():
@@ -203,15 +205,15 @@ def test_labels_are_discovered_and_rare_ones_are_not():
     """A label of one row passes the threshold with chance delta, which is far below 1e-6."""
     columns = (Column("ward", "categorical"), Column("ill", "boolean"))
     rows = pd.DataFrame({"ward": ["a"] * 3000 + ["b"] * 3000 + ["alone"], "ill": [True] * 6001})
-    model = DPFlow(4.0, 1e-6, schema=Schema(columns), discover=0.2, **FEW).fit(rows)
+    model = DPAutoregressive(4.0, 1e-6, schema=Schema(columns), discover=0.2, **FEW).fit(rows)
     assert set(model.sample(500)["ward"]) == {"a", "b"}
     assert model.encoding_.schema.column("ward").categories == ("a", "b")
     assert any("categories" in event.purpose for event in model.plan_.before)
 
 
 def test_the_steps_stop_at_the_budget_when_noise_is_given():
-    plan = DPFlow(1.0, 1e-5, schema=TOY, noise_multiplier=4.0, batch_size=100).plan(2_000)
-    more = DPFlow(2.0, 1e-5, schema=TOY, noise_multiplier=4.0, batch_size=100).plan(2_000)
+    plan = DPAutoregressive(1.0, 1e-5, schema=TOY, noise_multiplier=4.0, batch_size=100).plan(2_000)
+    more = DPAutoregressive(2.0, 1e-5, schema=TOY, noise_multiplier=4.0, batch_size=100).plan(2_000)
     assert 0 < plan.steps < more.steps
 
 
@@ -219,7 +221,7 @@ def test_the_steps_stop_at_the_budget_when_noise_is_given():
 def test_a_killed_run_goes_on_with_the_same_cells(tmp_path, monkeypatch):
     """What was bought before training is not bought again."""
     rows, path = toy(1_000, np.random.default_rng()), tmp_path / "run.part"
-    flow = DPFlow(1.0, 1e-4, schema=TOY, steps=40, batch_size=50)
+    flow = DPAutoregressive(1.0, 1e-4, schema=TOY, steps=40, batch_size=50)
 
     class Killed(Exception):
         pass
@@ -237,7 +239,7 @@ def test_a_killed_run_goes_on_with_the_same_cells(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_a_ledger_is_charged_for_all_releases(tmp_path):
     ledger = Ledger(tmp_path / "ward.ledger", cap=Budget(2.0, 1e-5))
-    model = DPFlow(1.0, 1e-6, schema=EVERY_KIND, **FEW).fit(frame(300), ledger=ledger)
+    model = DPAutoregressive(1.0, 1e-6, schema=EVERY_KIND, **FEW).fit(frame(300), ledger=ledger)
     assert model.receipt_ is not None
     assert ledger.charged("fit") == sum(event.count for event in model.plan_.events)
 
@@ -245,7 +247,9 @@ def test_a_ledger_is_charged_for_all_releases(tmp_path):
 @pytest.mark.long
 def test_a_test_seed_repeats_a_fit_and_is_stamped():
     rows = toy(500, np.random.default_rng())
-    one, two = (DPFlow(1.0, 1e-4, schema=TOY, insecure_test_seed=3, **FEW).fit(rows) for _ in "ab")
+    one, two = (
+        DPAutoregressive(1.0, 1e-4, schema=TOY, insecure_test_seed=3, **FEW).fit(rows) for _ in "ab"
+    )
     pd.testing.assert_frame_equal(one.sample(20), two.sample(20))
     assert "NOT PRIVATE" in one.guarantee_.stamps[-1]
 
@@ -253,16 +257,15 @@ def test_a_test_seed_repeats_a_fit_and_is_stamped():
 @pytest.mark.long
 def test_values_read_from_the_rows_are_stamped():
     schema = Schema(TOY.columns, values_read=True, target="ill")
-    model = DPFlow(1.0, 1e-4, schema=schema, **FEW).fit(toy(300, np.random.default_rng()))
+    model = DPAutoregressive(1.0, 1e-4, schema=schema, **FEW).fit(toy(300, np.random.default_rng()))
     assert "read from the rows" in model.guarantee_.stamps[0]
 
 
 def test_a_plan_tells_what_each_release_costs():
-    plan = DPFlow(1.0, 1e-6, schema=TOY).plan(10_000)
+    plan = DPAutoregressive(1.0, 1e-6, schema=TOY).plan(10_000)
     assert set(plan.shares()) == {"histograms", "marginals", "training"}
     assert plan.seconds > 0
     assert plan.megabytes > 0
-    assert isinstance(DPFlow(schema=TOY)._way(), MixedWay)
 
 
 @pytest.mark.parametrize("kind", ["boolean", pytest.param("integer", marks=pytest.mark.long)])
@@ -270,7 +273,7 @@ def test_a_single_column_can_be_fitted(kind):
     bounds = {"min": 0, "max": 1} if kind == "integer" else {}
     schema = Schema((Column("ill", kind, **bounds),), target="ill")
     rows = pd.DataFrame({"ill": np.arange(200) % 4 == 0}).astype("int64" if bounds else bool)
-    model = DPFlow(4.0, 1e-4, schema=schema, **FEW).fit(rows)
+    model = DPAutoregressive(4.0, 1e-4, schema=schema, **FEW).fit(rows)
     assert model.sample(2_000)["ill"].mean() == pytest.approx(0.25, abs=0.2)
 
 
@@ -329,7 +332,7 @@ def test_a_search_that_failed_stays_failed(tmp_path):
     names = [f"w{i}" for i in range(60)]
     rows = pd.DataFrame({"ward": names, "ill": [True] * 60})
     ledger = Ledger(tmp_path / "ward.ledger", cap=Budget(1.0, 1e-5))
-    flow = DPFlow(1.0, 1e-6, schema=schema, discover=0.1, **FEW)
+    flow = DPAutoregressive(1.0, 1e-6, schema=schema, discover=0.1, **FEW)
     for _ in range(2):
         with pytest.raises(BudgetError, match="stood out"):
             flow.fit(rows, ledger=ledger, checkpoint=tmp_path / "run.part")
@@ -341,10 +344,10 @@ def test_a_search_that_failed_stays_failed(tmp_path):
 @pytest.mark.long
 def test_a_run_goes_on_only_under_its_own_schema(tmp_path):
     rows, path = toy(300, np.random.default_rng()), tmp_path / "run.part"
-    DPFlow(1.0, 1e-4, schema=TOY, **FEW).fit(rows, checkpoint=path)
+    DPAutoregressive(1.0, 1e-4, schema=TOY, **FEW).fit(rows, checkpoint=path)
     stricter = dataclasses.replace(TOY, constraints=(Constraint("visits < 3"),))
     with pytest.raises(InputError, match="another schema"):
-        DPFlow(1.0, 1e-4, schema=stricter, **FEW).fit(rows, checkpoint=path)
+        DPAutoregressive(1.0, 1e-4, schema=stricter, **FEW).fit(rows, checkpoint=path)
 
 
 def forged(tmp_path, change):

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from dpflows import DPFlow
+from dpflows import DPDensity, DPFlow
 from dpflows.errors import InputError
 from dpflows.estimators.persistence import load
+from dpflows.pipeline.normalisation import UNPAID_STAMP
 from dpflows.training.loop import Callbacks
 from dpflows.training.natural_gradient import Natural
-from dpflows.training.normalising import UNPAID_STAMP
 from dpflows.training.optimizers import NaturalGradient, Optimizer
 
 RNG = np.random.default_rng(4)
@@ -35,7 +35,7 @@ def purposes(plan):
     ],
 )
 def test_the_rule_reads_rows_columns_and_budget(rows, columns, bought):
-    plan = DPFlow(1.0, 1e-7, bounds=(-4, 4)).plan(rows, columns)
+    plan = DPDensity(1.0, 1e-7, bounds=(-4, 4)).plan(rows, columns)
     assert purposes(plan) == bought
     assert plan.guarantee().epsilon <= 1.0
 

@@ -241,7 +241,7 @@ def test_no_privacy_is_stamped():
 class Failing(DPHistogram):
     """Refuses every row, as a fit whose rows are unlucky may."""
 
-    def _learn(self, job):
+    def _run(self, plan, work):
         raise ValueError("a private value")
 
 

@@ -77,10 +77,10 @@ class KnownLaw(DensityEstimator):
         first = next(iter(table.columns.values()))
         return np.where(np.isin(first.astype(str), SEXES), 0.5, -1.0)[:, None]
 
-    def plan(self, rows, columns=None):
+    def _stages(self, *given):
         raise NotImplementedError
 
-    _learn = _describe_model = plan
+    _assemble = _describe_model = _stages
 
     @classmethod
     def _rebuild(cls, *given):

@@ -12,8 +12,8 @@ STEP = "tests/training/test_private_step.py"
 NATURAL = "tests/training/test_natural_gradient.py"
 CHECKS = "tests/training/test_checks.py"
 NATURAL_FAMILIES = "tests/contracts/test_natural_gradient.py"
-CHARGE = "payment = charge(ledger, events, stamps=stamps, journal=journal)"
-LEARN = "self._learn(Job(table, plan, entropy, journal, callbacks))"
+CHARGE = "payment = charge(ledger, events, stamps=plan.stamps, journal=journal)"
+LEARN = "self._run(plan, Work(table, entropy, journal, callbacks))"
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ from dpflows.files import read_model, write_model
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.base import wide_gaussian
 from dpflows.flows.density import Defended
+from dpflows.pipeline.plan import make_plan
+from dpflows.pipeline.training import Settings, fit_model
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Column, Schema
 from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.fingerprints import key_path, table_tag
-from dpflows.training.fitting import fit_model
 from dpflows.training.loop import CHUNK, Callbacks, State
-from dpflows.training.plan import Settings, make_plan
 from dpflows.training.taps import Parameters
 
 ROWS = np.random.default_rng(1).normal(size=(300, 2))
@@ -44,7 +44,7 @@ def train(checkpoints=None, stop_after=None, entropy=Entropy.insecure(4)):  # no
     return fit_model(
         model,
         ROWS,
-        plan(),
+        plan().trained,
         entropy=entropy,
         callbacks=callbacks,
         checkpoints=checkpoints,

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from contracts.families import hostile_rows, model_of
-from dpflows.privacy.accounting import epsilon_of
+from dpflows.privacy.accounting import epsilon_of, strength
 from dpflows.privacy.events import GaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
@@ -25,7 +25,6 @@ from dpflows.training.checks import (
     log_probs,
     plan_checks,
 )
-from dpflows.training.defaults import strength
 from dpflows.training.taps import take_apart
 
 #: Every statistical test below rejects a correct check with at most this probability.

@@ -7,10 +7,10 @@ import pytest
 from dpflows.errors import InputError
 from dpflows.flows.acting import act_norms, with_act_norms
 from dpflows.flows.architectures import ARCHITECTURES, Architecture
+from dpflows.pipeline import initialisation as initialising
+from dpflows.pipeline.initialisation import INITIALISATIONS, plan_initialisation
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
-from dpflows.training import initialising
-from dpflows.training.initialising import INITIALISATIONS, plan_initialisation
 
 ROWS = np.random.default_rng(5).normal([2.0, -1.0], [0.5, 1.5], size=(4000, 2))
 BUDGET = Budget(2.0, 1e-5)

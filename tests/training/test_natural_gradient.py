@@ -12,18 +12,18 @@ from dpflows.errors import InputError
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.base import wide_gaussian
 from dpflows.flows.density import Defended
+from dpflows.pipeline.defaults import natural_defaults
+from dpflows.pipeline.plan import Plan, make_plan
+from dpflows.pipeline.training import Settings, fit_model
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training import fisher, natural_gradient
 from dpflows.training.batches import make_batches
 from dpflows.training.checks import Checks
-from dpflows.training.defaults import natural_defaults
 from dpflows.training.fisher import Frame, estimate_metric
-from dpflows.training.fitting import fit_model
 from dpflows.training.natural_gradient import Natural, move
 from dpflows.training.optimizers import NaturalGradient
-from dpflows.training.plan import Plan, Settings, make_plan
 from dpflows.training.taps import take_apart
 
 #: Every statistical test below rejects a correct run with at most this probability.
@@ -51,7 +51,7 @@ def plan_of(steps=3, batch_size=100, epsilon=2.0, checks=2):
 
 
 def fitted(model, rows, plan, seed=1):
-    return fit_model(model, rows, plan, entropy=Entropy.insecure(seed))
+    return fit_model(model, rows, plan.trained, entropy=Entropy.insecure(seed))
 
 
 @dataclasses.dataclass

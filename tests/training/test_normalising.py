@@ -5,13 +5,13 @@ import pytest
 from scipy.special import ndtr
 
 from dpflows.errors import InputError
+from dpflows.pipeline import normalisation as normalising
+from dpflows.pipeline.normalisation import NORMALISATIONS, plan_normalisation
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import clipped_moments, noisy_distributions
 from dpflows.privacy.randomness import Entropy
-from dpflows.training import normalising
 from dpflows.training.gaussianising import gaussian_curve
-from dpflows.training.normalising import NORMALISATIONS, plan_normalisation
 
 BUDGET = Budget(1.0, 1e-5)
 ROWS = 12_000

@@ -6,11 +6,13 @@ import json
 import pytest
 
 from dpflows.errors import BudgetError, InputError
+from dpflows.pipeline.odometer import Odometer
+from dpflows.pipeline.plan import Plan, make_plan
+from dpflows.pipeline.stage import Recorded
+from dpflows.pipeline.training import Settings
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import GaussianEvent, PureEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
-from dpflows.training.odometer import Odometer
-from dpflows.training.plan import Plan, Settings, make_plan
 
 BUDGET = Budget(1.0, 1e-5)
 SHAPE = {"rows": 5000, "columns": 4}
@@ -42,7 +44,7 @@ def test_fixed_size_batches_are_priced_as_such():
 
 def test_what_was_spent_before_raises_the_noise():
     alone = make_plan(BUDGET, settings=Settings(steps=40), **SHAPE)
-    after = make_plan(BUDGET, settings=Settings(steps=40), before=BEFORE, **SHAPE)
+    after = make_plan(BUDGET, settings=Settings(steps=40), before=(Recorded(BEFORE),), **SHAPE)
     assert after.noise_multiplier > alone.noise_multiplier
     assert spent(after) <= 1.0
     assert list(after.shares()) == ["moments", "training"]
@@ -51,11 +53,11 @@ def test_what_was_spent_before_raises_the_noise():
 def test_overspending_before_training_is_refused():
     greedy = (PureEvent(epsilon=Sensitivity.uniformly(1.5), purpose="bounds"),)
     with pytest.raises(BudgetError, match="too small"):
-        make_plan(BUDGET, settings=Settings(steps=10), before=greedy, **SHAPE)
+        make_plan(BUDGET, settings=Settings(steps=10), before=(Recorded(greedy),), **SHAPE)
 
 
 def test_a_plan_survives_json():
-    plan = make_plan(BUDGET, settings=Settings(steps=40), before=BEFORE, **SHAPE)
+    plan = make_plan(BUDGET, settings=Settings(steps=40), before=(Recorded(BEFORE),), **SHAPE)
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict())), BUDGET) == plan
 
 

@@ -26,9 +26,9 @@ from dpflows.anomaly.votes import Terms
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator, entropy_for
 from dpflows.estimators.charging import require_price
-from dpflows.estimators.intake import Declarations, feature_names, rows_to_score, stamps_of
 from dpflows.estimators.pipelines import warn_of_transformers
 from dpflows.estimators.repeats import note_fit
+from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.privacy.accounting.certifying import check_plan, read_guarantee
 from dpflows.privacy.guarantee import (
     Budget,
@@ -172,7 +172,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         offer, entropy = self.plan(), self._entropy()
         check_backend(self.backend)
         wanted, neighbours = checked_density(self.estimator), offer.budget.neighbours
-        table = Declarations(wanted.schema, wanted.bounds, None).read(X)
+        table = TableSpec.resolve(wanted.schema, wanted.bounds, None).read(X)
         stamps = (*stamps_of(table.schema), *([entropy.stamp] if entropy.stamp else []))
         require_price(() if ledger is None else stamps)
         caveats = self._caveats(table.rows)

@@ -27,9 +27,9 @@ from dpflows.anomaly.thresholds import (
 )
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.intake import as_source
 from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.estimators.persistence import described, rebuilt
+from dpflows.pipeline.domain import as_source
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
 from dpflows.table.reading import read_table
@@ -138,7 +138,7 @@ def checked_density(estimator: Any) -> DensityEstimator:
     wanted = DPGaussianMixture() if estimator is None else estimator
     if not isinstance(wanted, DensityEstimator):
         kind = type(wanted).__name__
-        raise InputError(f"estimator must be a density estimator such as DPFlow(), got {kind}")
+        raise InputError(f"estimator must be a density estimator such as DPDensity(), got {kind}")
     return wanted
 
 

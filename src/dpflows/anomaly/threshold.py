@@ -13,7 +13,7 @@ from dpflows.anomaly.rules import RULES, Task, Threshold, Wish, left_beside, mov
 from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.charging import Payment, withdrawn_on_failure
-from dpflows.estimators.flow import DPFlow
+from dpflows.estimators.density import DPDensity
 from dpflows.estimators.persistence import described, rebuilt
 from dpflows.privacy.accounting import guarantee_for
 from dpflows.privacy.accounting.certifying import TOLERANCE, Misstated, read_guarantee
@@ -36,7 +36,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
 
     Args:
         estimator: An unfitted density estimator, whose epsilon is the whole budget;
-            ``None`` is ``DPFlow()``.
+            ``None`` is ``DPDensity()``.
         contamination: The share of rows to call anomalies, in (0, 0.5], where the
             threshold is a quantile.
         threshold: Below which log-density, in original units, a row is an anomaly. A
@@ -278,13 +278,13 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         return Wish(threshold, self.contamination, self.public, self.threshold_share)
 
     def _wanted(self) -> DensityEstimator:
-        return DPFlow() if self.estimator is None else _checked(self.estimator)
+        return DPDensity() if self.estimator is None else _checked(self.estimator)
 
 
 def _checked(estimator: Any) -> DensityEstimator:
     if not isinstance(estimator, DensityEstimator):
         kind = type(estimator).__name__
-        raise InputError(f"estimator must be a density estimator such as DPFlow(), got {kind}")
+        raise InputError(f"estimator must be a density estimator such as DPDensity(), got {kind}")
     return estimator
 
 
@@ -296,7 +296,7 @@ def _fresh(estimator: DensityEstimator, *, epsilon: float) -> DensityEstimator:
 
 def _shape(X: Any, wanted: DensityEstimator) -> tuple[int, int]:
     """The public numbers of rows and columns."""
-    table = wanted._declarations().read(X)
+    table = wanted._spec().read(X)
     return table.rows, len(table.schema.columns)
 
 

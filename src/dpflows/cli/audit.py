@@ -151,10 +151,10 @@ def _attack_rows(
     from dpflows.evaluation.audit.game import Game
     from dpflows.privacy.randomness import Entropy
 
-    flow = settings.make_flow(declared, **given)
+    estimator = settings.make_estimator(None, declared, **given)
     canaries, guesses, confidence = game
     return audit_rows(
-        flow,
+        estimator,
         source,
         Game(canaries, confidence, guesses),
         entropy=Entropy.from_os(),

@@ -39,7 +39,7 @@ def compare(
         str | None, typer.Option(metavar="COLUMN", help="What is predicted; else the schema's.")
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Which; else all, such as DPFlow,mst,aim.")
+        str | None, typer.Option(metavar="A,B", help="Which; else all, such as DPDensity,mst,aim.")
     ] = None,
     test: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Held-out rows; else a fifth of ROWS.")

@@ -35,7 +35,7 @@ def demo(
     train, test = (generate("pinwheel", rows, rng=rng) for rows in (ROWS, TEST_ROWS))
     box = (DATASETS["pinwheel"].low, DATASETS["pinwheel"].high)
     # the rule would take a mixture here; a demo of flows shows one
-    flow = DPFlow(epsilon=EPSILON, delta=DELTA, bounds=box, prior=None)
+    flow = DPFlow(epsilon=EPSILON, delta=DELTA, bounds=box)
     screen.print(f"Fitting a private flow to {ROWS:,} rows of the pinwheel ...")
     _fit(flow, train, quiet=json)
     files = _leave(flow, train, places, force=force)
@@ -48,8 +48,8 @@ def demo(
 
 def _fit(flow: Any, rows: Any, *, quiet: bool) -> None:
     """Fit with a bar that shows steps, epsilon and time left."""
+    from dpflows.pipeline.odometer import Odometer
     from dpflows.training.loop import Callbacks
-    from dpflows.training.odometer import Odometer
 
     plan = flow.plan(*rows.shape)
     spent = Odometer(plan)

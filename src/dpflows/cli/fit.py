@@ -11,9 +11,9 @@ from dpflows.cli.settings import AsJson
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
-    from dpflows.estimators.flow import DPFlow
+    from dpflows.estimators.base import DensityEstimator
+    from dpflows.pipeline.plan import Plan
     from dpflows.privacy.ledger import Ledger
-    from dpflows.training.plan import Plan
 
 
 @settings.reads_text(hidden=True)
@@ -27,6 +27,7 @@ def fit(
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
     sampling: Annotated[str | None, typer.Option(hidden=True)] = None,
+    estimator: settings.Model = None,
     prior: settings.Prior = None,
     architecture: settings.Architecture = None,
     normalisation: settings.Normalisation = None,
@@ -73,10 +74,10 @@ def fit(
     frame = _read(rows, declared, drop_extra=drop_extra, no_header=no_header)
     settled = settings.settle_delta(delta, frame.num_rows)
     budget = {"epsilon": epsilon, "delta": settled, "neighbours": neighbours}
-    flow = settings.make_flow(declared, **budget, **given)
+    flow = settings.make_estimator(estimator, declared, **budget, **given)
     plan = flow.plan(frame.num_rows)
     if ledger is not None:
-        settings.require_price(flow, declared)
+        _require_cost(plan.stamps)
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
     _train(flow, frame, plan, kept, books)
     flow.save(model, overwrite=force)
@@ -97,6 +98,13 @@ def _require_targets(
             raise InputError("checkpoint must not be the output; choose another name")
 
 
+def _require_cost(stamps: tuple[str, ...]) -> None:
+    """Refuse to charge what has no cost that epsilon states, before a ledger is made for it."""
+    from dpflows.estimators.charging import require_price
+
+    require_price(stamps)
+
+
 def _read(rows: Path, declared: Any, *, drop_extra: bool, no_header: bool) -> Any:
     from dpflows.cli.tables import read_rows
 
@@ -104,11 +112,11 @@ def _read(rows: Path, declared: Any, *, drop_extra: bool, no_header: bool) -> An
 
 
 def _train(
-    flow: "DPFlow", frame: Any, plan: "Plan", kept: Path | None, books: "Ledger | None"
+    flow: "DensityEstimator", frame: Any, plan: "Plan", kept: Path | None, books: "Ledger | None"
 ) -> None:
     """Fit with a bar that shows steps, epsilon and time left; silent away from a terminal."""
+    from dpflows.pipeline.odometer import Odometer
     from dpflows.training.loop import Callbacks
-    from dpflows.training.odometer import Odometer
 
     if not is_terminal() or plan.steps == 0:
         flow.fit(frame, checkpoint=kept, ledger=books)
@@ -125,7 +133,7 @@ def is_terminal() -> bool:
 
 
 def _tell(
-    flow: "DPFlow",
+    flow: "DensityEstimator",
     model: Path,
     rows: int,
     told: settings.Told,
@@ -152,7 +160,7 @@ def _tell(
         output.say(screen, line)
 
 
-def _result(flow: "DPFlow", model: Path) -> dict[str, Any]:
+def _result(flow: "DensityEstimator", model: Path) -> dict[str, Any]:
     from dpflows.cli.certificate import describe
 
     facts = describe(flow)

@@ -11,8 +11,8 @@ from dpflows.cli.settings import AsJson
 from dpflows.display import displayable
 
 if TYPE_CHECKING:
+    from dpflows.pipeline.plan import Plan
     from dpflows.privacy.guarantee import Guarantee
-    from dpflows.training.plan import Plan
 
 
 def plan(
@@ -26,6 +26,7 @@ def plan(
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
     sampling: settings.Sampling = None,
+    model: settings.Model = None,
     prior: settings.Prior = None,
     architecture: settings.Architecture = None,
     normalisation: settings.Normalisation = None,
@@ -40,7 +41,8 @@ def plan(
     """Show what a fit would do and cost; reads no row."""
     settings.check_limits(rows=rows)
     declared = settings.read_schema(schema, discover, mixed=True)
-    flow = settings.make_flow(
+    estimator = settings.make_estimator(
+        model,
         declared,
         epsilon=epsilon,
         delta=settings.settle_delta(delta, rows),
@@ -58,8 +60,8 @@ def plan(
         noise_multiplier=noise_multiplier,
         allow_large_delta=allow_large_delta,
     )
-    made = flow.plan(rows)
-    promise = settings.promised(flow, made, declared)
+    made = estimator.plan(rows)
+    promise = made.guarantee()
     if as_json:
         output.print_json(_result(made, promise, by_rule=delta is None))
     else:
@@ -116,16 +118,14 @@ def _replace_one_line(promise: "Guarantee") -> str:
 
 
 def _run_lines(made: "Plan") -> list[str]:
-    batches = made.batches
+    cost = f"about {made.seconds:,.0f} s on two cores, {made.megabytes:,.0f} MB beyond the rows"
     if made.steps == 0:
-        return [
-            f"a mixture of Gaussians fitted to {made.rows:,} rows, with nothing left for a flow "
-            "(--prior none trains one)",
-            f"about {made.seconds:,.0f} s on two cores",
-        ]
+        name = made.details.get("model", "statistics of the rows")
+        return [f"no training: {name} of {made.rows:,} rows (--model flow trains a flow)", cost]
+    batches = made.batches
     return [
         f"noise multiplier {made.noise_multiplier:.4g}, {made.steps:,} steps of about "
         f"{batches.batch_size:,} of {made.rows:,} rows ({batches.sampling})",
         f"architecture {made.architecture}; optimizer {made.optimizer.name}",
-        f"about {made.seconds:,.0f} s on two cores, {made.megabytes:,.0f} MB beyond the rows",
+        cost,
     ]

@@ -15,11 +15,10 @@ import typer
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
-    from dpflows.estimators.flow import DPFlow
-    from dpflows.privacy.guarantee import Budget, Guarantee
+    from dpflows.estimators.base import DensityEstimator
+    from dpflows.privacy.guarantee import Budget
     from dpflows.privacy.ledger import Ledger, Receipt
     from dpflows.table.schema import Schema
-    from dpflows.training.plan import Plan
 
 #: Delta where none is given: this, or a tenth of one row's share if that is less.
 LARGEST_DELTA = 1e-6
@@ -52,7 +51,16 @@ AllowLargeDelta = Annotated[bool, typer.Option("--allow-large-delta", hidden=Tru
 Neighbours = Annotated[str, typer.Option(show_default=False, help="zero-out, or replace-one.")]
 Accountant = Annotated[str | None, typer.Option(help="Who prices the run; else pld.")]
 Sampling = Annotated[str | None, typer.Option(help="poisson or uniform batches.")]
-Prior = Annotated[str | None, typer.Option(help="auto, mixture, or none: a flow alone.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="density (by a public rule), flow, autoregressive, gaussian-mixture, gaussian, "
+        "histogram or kernel-density.  [default: density]",
+    ),
+]
+Prior = Annotated[str | None, typer.Option(help="Of a flow: none (a Gaussian) or mixture.")]
 Architecture = Annotated[str | None, typer.Option(help="A family of flows, such as nsf or maf.")]
 Normalisation = Annotated[str | None, typer.Option(help="histograms, moments or bounds.")]
 Discover = Annotated[
@@ -180,16 +188,33 @@ def check_limits(**given: Any) -> None:
         raise InputError(f"{name} must lie between {ends}, got {value}")
 
 
-def make_flow(schema: "Schema", **settings: Any) -> "DPFlow":
-    """An estimator with the given settings; those left at ``None`` follow its own rules."""
-    from dpflows.estimators.flow import DPFlow
+def make_estimator(model: str | None, schema: "Schema", **settings: Any) -> "DensityEstimator":
+    """An estimator with the given settings; those left at ``None`` follow its own rules.
+
+    Args:
+        model: An estimator by its short name. ``None`` is ``density``, or the flow or network that
+            a setting of training belongs to.
+        schema: What the columns mean.
+        settings: Parameters of the estimator by name.
+    """
+    from dpflows.estimators.persistence import estimator_class, short_name
 
     check_limits(**settings)
     _check_architecture(settings.get("architecture"))
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value not in (None, "auto")}
+    kind = estimator_class(model or "density")
+    unknown = given.keys() - kind._get_param_names()
+    if model is None and unknown:
+        kind = estimator_class("autoregressive" if schema.is_mixed else "flow")
+        unknown = given.keys() - kind._get_param_names()
+    if unknown:
+        raise InputError(
+            f"{sorted(unknown)[0]} is not a setting of the model {short_name(kind.__name__)}; "
+            "leave it out or choose another --model"
+        )
     if given.get("prior") == "none":
         given["prior"] = None
-    return DPFlow(schema=schema, **given)
+    return kind(schema=schema, **given)
 
 
 def _check_architecture(name: str | None) -> None:
@@ -297,22 +322,6 @@ def _standing(ledger: "Ledger", place: str) -> str:
         f"{cap.delta:g} ({cap.neighbours}), largest single fit still affordable: epsilon "
         f"{rounded_down(ledger.remaining())}"
     )
-
-
-def require_price(flow: "DPFlow", schema: "Schema") -> None:
-    """Refuse to charge what has no price, before a ledger is made for it."""
-    from dpflows.estimators.charging import require_price
-    from dpflows.estimators.intake import stamps_of
-
-    require_price((*stamps_of(schema), *flow.stamps()))
-
-
-def promised(flow: "DPFlow", plan: "Plan", schema: "Schema") -> "Guarantee":
-    """What carrying out the plan will promise, with the stamps that the fit will carry."""
-    from dpflows.estimators.intake import stamps_of
-
-    stamps = (*stamps_of(schema), *flow.stamps())
-    return plan.guarantee(stamps=stamps, caveats=flow.caveats(plan.rows))
 
 
 def require_target(

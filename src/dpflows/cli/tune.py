@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from dpflows.estimators.select import DPSelect, SelectionPlan
     from dpflows.table.schema import Schema
 
-ESTIMATORS = {
-    "flow": "DPFlow",
-    "mixture": "DPGaussianMixture",
-    "gaussian": "DPGaussian",
-    "histogram": "DPHistogram",
-    "kernel": "DPKernelDensity",
-}
 _LARGEST_FILE = 2**20
 _FORM = (
     "candidates must be a .toml or .json file with a list named candidate, one table of settings "
@@ -69,7 +62,7 @@ def tune(
     settings.check_limits(epsilon=epsilon, delta=delta)
     settings.require_target(model, (".dpflow",), source=rows, force=force)
     settings.require_apart(ledger, rows, model)
-    declared = settings.read_schema(schema, None, mixed=estimator == "flow")
+    declared = settings.read_schema(schema, None, mixed=estimator in ("flow", "autoregressive"))
     options = read_candidates(candidates)
     frame = read_rows(rows, declared, drop_extra=drop_extra, no_header=no_header)
     search = DPSelect(
@@ -132,14 +125,11 @@ def _setting(name: str, value: Any) -> Any:
 
 
 def _estimator(name: str, declared: "Schema", neighbours: str) -> "DensityEstimator":
-    import dpflows
+    from dpflows.estimators.persistence import estimator_class
 
-    if name not in ESTIMATORS:
-        raise InputError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {name!r}")
-    made: DensityEstimator = getattr(dpflows, ESTIMATORS[name])(
-        schema=declared, neighbours=neighbours
-    )
-    return made
+    is_network = name == "flow" and declared.is_mixed
+    kind = estimator_class("autoregressive" if is_network else name)
+    return kind(schema=declared, neighbours=neighbours)
 
 
 def _range(low: float | None, high: float | None) -> tuple[float, float] | None:
@@ -153,7 +143,7 @@ def _range(low: float | None, high: float | None) -> tuple[float, float] | None:
 def _require_price(search: "DPSelect", declared: "Schema", ledger: str | None) -> None:
     """Refuse to charge what has no price, before a ledger is made for it."""
     from dpflows.estimators.charging import require_price
-    from dpflows.estimators.intake import stamps_of
+    from dpflows.pipeline.domain import stamps_of
 
     if ledger is not None:
         require_price((*stamps_of(declared), *search.stamps()))

@@ -1,39 +1,25 @@
-"""What every private density estimator can do once it is fitted."""
+"""What every private density estimator can do, and the way of every fit."""
 
 import abc
 import copy
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError, unchained, unquoted
-from dpflows.estimators.charging import (
-    Job,
-    Payment,
-    alive,
-    charge,
-    require_same,
-    withdrawn_on_failure,
-)
-from dpflows.estimators.intake import (
-    Declarations,
-    Intake,
-    feature_names,
-    rows_to_score,
-    stamps_of,
-)
+from dpflows.estimators.charging import Payment, alive, charge, withdrawn_on_failure
 from dpflows.estimators.pipelines import warn_of_transformers
 from dpflows.estimators.repeats import note_fit
-from dpflows.flows.density import Defended, Density
-from dpflows.flows.normalisers import Normaliser
+from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
+from dpflows.pipeline.plan import Plan, require_same
+from dpflows.pipeline.stage import Work, jax_key
 from dpflows.privacy.accounting.certifying import check_plan, read_guarantee
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import (
@@ -44,7 +30,6 @@ from dpflows.privacy.guarantee import (
 )
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
-from dpflows.privacy.spending import Spending
 from dpflows.table.forms import Form
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
@@ -53,17 +38,37 @@ from dpflows.training.loop import Callbacks
 
 Self = TypeVar("Self", bound="DensityEstimator")
 NON_PRIVATE_STAMP = "NOT PRIVATE: fitted without privacy (epsilon is infinite)"
+#: Where the docstring of an estimator names the parameters of the classes it inherits from.
+_INHERITED = "    {common}\n"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
-    """A density released under a guarantee, with scikit-learn manners.
+    """A density released under a guarantee, with the interface of scikit-learn.
+
+    Args:
+        epsilon: The total privacy budget; ``inf`` fits without privacy and is stamped so.
+        delta: The probability, far below one over the number of rows, that epsilon fails.
+        schema: What the columns mean, a ``Schema`` or the path of one.
+        bounds: Public ``(low, high)`` of the columns instead of a schema, numbers or one
+            per column. Rows beyond them are moved to the nearest bound.
+        discover: The share of epsilon, and of delta for categories, that may find bounds and
+            categories where none are declared.
+        neighbours: Which change of one person's data is hidden: ``zero-out`` or ``replace-one``.
+        accountant: Which accountant computes the cost: ``pld``, ``rdp``, ``gdp`` and others.
+        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
+            caveat of the guarantee.
+        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Attributes:
+        density_: The released density.
+        guarantee_: What the fit guarantees.
+        plan_: What the fit did.
         receipt_: The ledger's proof that the fit was charged; ``None`` without a ledger.
 
     Guarantee:
-        ``_fit`` is the way of every estimator: it reads the table, plans, pays, and only
-        then hands the rows to ``_learn``, which releases what the plan says. With a ledger
+        ``_fit`` is the way of every estimator: it resolves the declarations once, reads the
+        table, plans once, charges, and runs the stages of that plan. With a ledger
         the charge is bound to the model before ``fit`` returns; if that fails, the estimator
         is left unfitted.
         Everything but ``fit`` reads released attributes alone: it is post-processing and
@@ -71,38 +76,83 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         keeps nothing; scores of private rows are themselves private.
     """
 
-    epsilon: float
-    delta: float
-    schema: Schema | str | os.PathLike[str] | None
-    bounds: Any
-    discover: float | None
-    neighbours: str
-    accountant: str
-    allow_large_delta: bool
-    insecure_test_seed: int | None
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: dataclasses.KW_ONLY
+    schema: Schema | str | os.PathLike[str] | None = None
+    bounds: Any = None
+    discover: float | None = None
+    neighbours: str = "zero-out"
+    accountant: str = "pld"
+    allow_large_delta: bool = False
+    insecure_test_seed: int | None = None
 
+    #: Whether tables of mixed kinds can be fitted.
+    models_mixed: ClassVar[bool] = False
     #: A ``Density`` with its ``Encoding``, or a ``MixedDensity`` with its ``MixedEncoding``.
-    density_: Any
-    encoding_: Any
-    guarantee_: Guarantee
-    plan_: Any
-    form_: Form
-    receipt_: Receipt | None
-    _payment: Payment = Payment()
+    density_: Any = dataclasses.field(init=False)
+    encoding_: Any = dataclasses.field(init=False)
+    guarantee_: Guarantee = dataclasses.field(init=False)
+    plan_: Plan = dataclasses.field(init=False)
+    form_: Form = dataclasses.field(init=False)
+    receipt_: Receipt | None = dataclasses.field(init=False)
+    # not annotated: it is no parameter
+    _payment = Payment()
 
-    @abc.abstractmethod
-    def plan(self, rows: int, columns: int | None = None) -> Spending:
-        """What ``fit`` would do with a table of this shape; reads no row."""
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__doc__ is not None and _INHERITED in cls.__doc__:
+            inherited = "\n".join(_arguments(base) for base in reversed(cls.__mro__[1:]))
+            cls.__doc__ = cls.__doc__.replace(_INHERITED, inherited.strip("\n") + "\n")
 
-    def fit(self: Self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Self:
-        """Spend the budget on the rows of ``X``.
+    def plan(self, rows: int, columns: int | None = None) -> Plan:
+        """What ``fit`` would do with a table of this shape; reads no row.
 
         Args:
-            X: A table without missing values, in any form that ``read_table`` accepts.
+            rows: How many rows the table has, which is public.
+            columns: How many columns, where no schema says it.
+        """
+        return self._plan(self._spec(), rows, columns)
+
+    def _plan(self, spec: TableSpec, rows: int, columns: int | None) -> Plan:
+        """The plan, with what voids or limits its guarantee."""
+        if spec.schema is not None and not self.models_mixed:
+            spec.schema.require_numeric()
+        plan = self._stages(spec, self._budget_for(rows), rows, spec.count(columns))
+        stamps = () if spec.schema is None else stamps_of(spec.schema)
+        return dataclasses.replace(
+            plan,
+            stamps=(*stamps, *self._stamps(spec)),
+            caveats=self._caveats(spec, rows),
+        )
+
+    @abc.abstractmethod
+    def _stages(self, spec: TableSpec, budget: Budget, rows: int, columns: int) -> Plan:
+        """What ``fit`` will do, from public numbers and the settings."""
+
+    def fit(
+        self: Self,
+        X: Any,
+        y: Any = None,
+        *,
+        ledger: Ledger | None = None,
+        callbacks: Callbacks | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Fit the density to the rows of ``X`` within the budget.
+
+        Args:
+            X: A table in any form that ``read_table`` accepts.
             y: Ignored.
             ledger: Where the plan is charged before the rows are used.
+            callbacks: Progress and stop hooks of training.
+            checkpoint: A file that keeps the run until ``save`` has written its model; one
+                file per run. A fit with the same settings and the same table goes on from
+                it, at no further cost, also after the last step. With a ledger the run is
+                over when ``fit`` returns: another start gives the same model again. While a
+                fit lives, another start of its run is refused at once.
         """
-        return self._fit(X, ledger)
+        return self._fit(X, ledger, checkpoint=checkpoint, callbacks=callbacks)
 
     @unchained
     def _fit(
@@ -115,41 +165,38 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         callbacks: Callbacks | None = None,
         is_part: bool = False,
     ) -> Self:
-        """Read, plan, pay, learn, hand out.
+        """Resolve, read, plan, charge, run, hand out.
 
-        ``beside`` is paid for as well, and released by the caller. So is a density that
+        ``beside`` is charged as well, and released by the caller. So is a density that
         ``is_part`` of something else: the caller hands out the whole.
         """
         warn_of_transformers()
-        entropy = self._entropy()
-        table = self._declarations().read(X)
-        plan = self.plan(table.rows, len(table.schema.columns))
-        stamps = (*stamps_of(table.schema), *self.stamps())
+        entropy, spec = self._entropy(), self._spec()
+        table = spec.read(X)
+        plan = self._plan(spec, table.rows, len(table.schema.columns))
         journal = _journal(checkpoint, plan, ledger, table)
         events = (*plan.events, *beside)
         with alive(journal):
-            payment = charge(ledger, events, stamps=stamps, journal=journal)
-            self._note(table, events, stamps, payment)
+            payment = charge(ledger, events, stamps=plan.stamps, journal=journal)
+            _note(table, plan, events, payment)
             with withdrawn_on_failure(self):
                 if not self._took_over(journal, table.schema):
-                    self._learn(Job(table, plan, entropy, journal, callbacks))
+                    self._run(plan, Work(table, entropy, journal, callbacks))
                 self._payment, self.receipt_ = payment, payment.receipt
                 if not is_part:
                     self._payment = payment.hand_out(self._file_content)
         return self
 
-    def _note(
-        self, table: Table, events: Sequence[Event], stamps: Sequence[str], payment: Payment
-    ) -> None:
-        """Warn if this process has fitted the rows before, and nobody counts."""
-        note_fit(
-            table,
-            events,
-            self._budget(),
-            stamps=stamps,
-            is_charged=payment.ledger is not None,
-            run=None if payment.journal is None else payment.journal.known_run(),
-        )
+    def _run(self, plan: Plan, work: Work) -> None:
+        """Run a plan of this estimator, and keep what was released."""
+        work = plan.run(work)
+        self.plan_ = plan
+        self.density_ = self._assemble(plan, work)
+        self._adopt(plan.guarantee(), work.encoding, work.table.form)
+
+    @abc.abstractmethod
+    def _assemble(self, plan: Plan, work: Work) -> Any:
+        """The density that the stages released."""
 
     def _took_over(self, journal: Checkpoints | None, declared: Schema) -> bool:
         """Whether an earlier start finished the run; then its model is this one's, to the bit."""
@@ -168,10 +215,6 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
         return file_content(self)
 
-    @abc.abstractmethod
-    def _learn(self, job: Job) -> None:
-        """Make the plan's releases from the rows, and keep them with ``_release``."""
-
     def sample(self, n_samples: int = 1, *, background: bool = False) -> Any:
         """``n_samples`` synthetic rows, as the kind of table that was fitted.
 
@@ -183,7 +226,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         check_is_fitted(self, "density_")
         if n_samples < 1:
             raise InputError(f"n_samples must be at least 1, got {n_samples}")
-        key = key_of(self._entropy(), "sampling")
+        key = jax_key(self._entropy(), "sampling")
         points = self.density_.sample(key, n_samples, background=background)
         return self.form_.frame(self.encoding_.decode(points), self.encoding_.schema)
 
@@ -278,24 +321,16 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     ) -> "DensityEstimator":
         """An estimator with the file's settings, plan, encoding and density."""
 
-    def _release(
-        self,
-        intake: Intake,
-        plan: Spending,
-        model: Defended,
-        normaliser: Normaliser,
-        entropy: Entropy,
-    ) -> None:
-        """Keep what was released; the mass inside the box is found from the model alone."""
-        encoding = intake.encoding
-        density = Density(normaliser, model, encoding.low, encoding.high)
-        self.density_ = density.with_inside_mass(key_of(entropy, "sampling", step=1))
-        self.plan_ = plan
-        self._adopt(self._promised(plan, intake.stamps), encoding, intake.form)
-
-    def _promised(self, plan: Any, stamps: Sequence[str]) -> Guarantee:
-        """What carrying out the plan promises, with what the settings and ``stamps`` say."""
-        return plan.guarantee(stamps=(*stamps, *self.stamps()), caveats=self.caveats(plan.rows))
+    @staticmethod
+    def _settings_of(guarantee: Guarantee, schema: Schema) -> dict[str, Any]:
+        """The settings that a file tells of the estimator that wrote it."""
+        return {
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "schema": schema,
+            "neighbours": guarantee.neighbours,
+            "accountant": guarantee.accountant,
+        }
 
     def _adopt(self, guarantee: Guarantee, encoding: Any, form: Form) -> None:
         self.guarantee_, self.encoding_, self.form_ = guarantee, encoding, form
@@ -304,8 +339,9 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
 
-    def _declarations(self) -> Declarations:
-        return Declarations(self.schema, self.bounds, self.discover)
+    def _spec(self) -> TableSpec:
+        """The declarations; a schema in a file is read now."""
+        return TableSpec.resolve(self.schema, self.bounds, self.discover, mixed=self.models_mixed)
 
     @unquoted
     def _points(self, X: Any) -> Any:
@@ -335,13 +371,39 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     def caveats(self, rows: int) -> tuple[str, ...]:
         """What the certificate of a fit to so many rows must say besides its figures."""
-        return large_delta_caveats(self._budget(), rows)
+        return self._caveats(self._spec(), rows)
 
     def stamps(self) -> tuple[str, ...]:
-        """What the settings alone will mark a fit with; empty if nothing voids its promise."""
+        """What the settings alone will mark a fit with; empty if nothing voids its guarantee."""
+        return self._stamps(self._spec())
+
+    def _caveats(self, spec: TableSpec, rows: int) -> tuple[str, ...]:
+        return large_delta_caveats(self._budget(), rows)
+
+    def _stamps(self, spec: TableSpec) -> tuple[str, ...]:
         unlimited = () if self._budget().is_private else (NON_PRIVATE_STAMP,)
         seeded = (self._entropy().stamp,) if self.insecure_test_seed is not None else ()
         return (*unlimited, *seeded)
+
+
+def _arguments(cls: type) -> str:
+    """How a class of estimators documents the parameters that it adds."""
+    is_ours = issubclass(cls, DensityEstimator) and cls.__doc__ is not None
+    if not is_ours or "    Args:\n" not in str(cls.__doc__):
+        return ""
+    return str(cls.__doc__).split("    Args:\n")[1].split("\n\n")[0].rstrip()
+
+
+def _note(table: Table, plan: Plan, events: Sequence[Event], payment: Payment) -> None:
+    """Warn if this process has fitted the rows before, and nobody counts."""
+    note_fit(
+        table,
+        events,
+        plan.budget,
+        stamps=plan.stamps,
+        is_charged=payment.ledger is not None,
+        run=None if payment.journal is None else payment.journal.known_run(),
+    )
 
 
 def entropy_for(insecure_test_seed: int | None) -> Entropy:
@@ -369,8 +431,3 @@ def _journal(
         return None
     charged_to = None if ledger is None else ledger.identity
     return Checkpoints(Path(checkpoint), plan, charged_to, table=table)
-
-
-def key_of(entropy: Entropy, stream: Any, *, step: int = 0) -> Any:
-    """A JAX key of a stream."""
-    return jax.random.wrap_key_data(jnp.asarray(entropy.key(stream, step=step)))

@@ -6,7 +6,14 @@ import numpy as np
 
 from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Normaliser
+from dpflows.pipeline.stage import Work, jax_key, needed
 from dpflows.table.encoding import Encoding
+
+
+def released_density(model: Defended, work: Work) -> Density:
+    """A released model over the box; the mass inside is found from the model alone."""
+    density = Density(needed(work.normaliser), model, *work.box)
+    return density.with_inside_mass(jax_key(work.entropy, "sampling", step=1))
 
 
 def describe_density(density: Density) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

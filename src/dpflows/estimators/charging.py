@@ -19,11 +19,7 @@ from dpflows.errors import BudgetError, InputError
 from dpflows.files import model_bytes, write_atomically
 from dpflows.privacy.events import Event
 from dpflows.privacy.ledger import Ledger, Receipt
-from dpflows.privacy.randomness import Entropy
-from dpflows.table.reading import Table
-from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Before, Checkpoints
-from dpflows.training.loop import Callbacks
 
 PURPOSE = "fit"
 
@@ -106,54 +102,6 @@ class Payment:
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy of a model is post-processing: it was paid for, and has no run of its own.
         return Payment, ()
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What an estimator needs in order to learn, once it has paid.
-
-    Attributes:
-        table: The rows.
-        plan: What to do with them.
-        entropy: Where noise comes from.
-        journal: Where to keep the run, if anywhere.
-        callbacks: Progress and stop hooks, for estimators that make steps.
-    """
-
-    table: Table
-    plan: Any
-    entropy: Entropy
-    journal: Checkpoints | None = None
-    callbacks: Callbacks | None = None
-
-
-def for_good(journal: Checkpoints | None) -> contextlib.AbstractContextManager[None]:
-    """Whether noise let a release succeed is decided once for a run that is kept.
-
-    Example:
-        >>> with for_good(None):
-        ...     pass
-    """
-    return contextlib.nullcontext() if journal is None else journal.failing_for_good()
-
-
-def kept_schemas(declared: Schema, found: Schema) -> dict[str, Any]:
-    """What a run keeps of its schema: as it was declared, and with what was found."""
-    return {"declared": declared.to_dict(), "schema": found.to_dict()}
-
-
-def require_same(kept: Before | None, declared: Schema) -> None:
-    """Refuse to go on with a run under another schema than it began with.
-
-    Example:
-        >>> require_same(None, Schema.from_bounds([0], [1]))
-    """
-    if kept is not None and kept[0].get("declared") != declared.to_dict():
-        raise InputError(
-            "the checkpoint belongs to a run with another schema or other bounds: remove it, or "
-            "repeat what it began with"
-        )
 
 
 def alive(journal: Checkpoints | None) -> contextlib.AbstractContextManager[None]:

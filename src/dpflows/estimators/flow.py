@@ -1,55 +1,72 @@
 """DP-NF: a normalizing flow fitted under differential privacy."""
 
 import dataclasses
-import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError
-from dpflows.estimators.base import DensityEstimator, key_of
-from dpflows.estimators.charging import Job
-from dpflows.estimators.drawing import draw_rows
-from dpflows.estimators.intake import Declarations
-from dpflows.estimators.mixed import MixedWay
+from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.boxes import describe_density, read_density, released_density
 from dpflows.estimators.mixture import DPGaussianMixture
-from dpflows.estimators.smooth import SmoothWay
-from dpflows.estimators.ways import Way
+from dpflows.estimators.parameters import parameter_arrays, require_room, with_parameters
+from dpflows.estimators.training import TrainedEstimator
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.cells import CellShape
+from dpflows.flows.density import Density
+from dpflows.flows.normalisers import normaliser_from
+from dpflows.mixtures.mixture import Mixture
+from dpflows.mixtures.schedule import plan_mixture
+from dpflows.pipeline.defaults import rule_for
+from dpflows.pipeline.domain import TableSpec
+from dpflows.pipeline.initialisation import (
+    PAPER_FORMULA,
+    PAPER_STAMP,
+    BuildFlow,
+    plan_initialisation,
+    untrained_flow,
+)
+from dpflows.pipeline.normalisation import (
+    NORMALISATIONS,
+    UNPAID,
+    UNPAID_STAMP,
+    FromBounds,
+    Normalisation,
+    plan_normalisation,
+)
+from dpflows.pipeline.plan import Plan, make_plan
+from dpflows.pipeline.prior import FitPrior, GivenPrior, gaussian_share, prior_arrays, prior_from
+from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.privacy.accounting import strength
+from dpflows.privacy.events import Event, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
-from dpflows.privacy.ledger import Ledger
-from dpflows.table.mixing import MixedEncoding
+from dpflows.table.encoding import Encoding
 from dpflows.table.schema import Schema
-from dpflows.training.loop import Callbacks
-from dpflows.training.optimizers import Descent
-from dpflows.training.plan import Plan, Settings
+from dpflows.training.optimizers import OPTIMIZERS, Descent, NaturalGradient, name_of
+
+#: From so many rows per column on, each counted as much as mu, histograms are worth their share
+#: before a flow that is trained by natural gradient.
+ENOUGH_ROWS = 3600
+#: The learning rate of a flow that refines a mixture by a first-order method.
+REFINING_RATE = 1e-3
+PUBLIC_PRIOR = (
+    "the flow starts from a mixture that the curator declared to be fitted to public rows of other "
+    "people (prior_is_public). What that fit cost is not counted here; if it read the same people, "
+    "its cost must be added."
+)
 
 
 @final
-class DPFlow(DensityEstimator):
-    """A differentially private normalizing flow.
-
-    A schema that declares labels, truth values, dates, missing cells, spikes, a target or
-    constraints makes it model mixed rows, by an autoregressive network over cells. Settings
-    that only flows over numbers have are refused then.
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
+class DPFlow(TrainedEstimator):
+    """A differentially private normalizing flow over columns of numbers.
 
     Args:
-        epsilon: The total privacy budget; ``inf`` fits without privacy and is stamped so.
-        delta: The chance, far below one over the number of rows, that epsilon fails.
-        schema: What the columns mean, a ``Schema`` or the path of one.
-        bounds: Public ``(low, high)`` of the columns instead of a schema, numbers or one
-            per column. Rows beyond them are moved to the nearest bound.
-        discover: The share of epsilon, and of delta for categories, that may find what is
-            not declared.
-        neighbours: Which change of one person's data is hidden.
+    {common}
         prior: What the flow starts from: ``None`` for a Gaussian, ``"mixture"`` for a
             mixture fitted with a share of the budget, or a fitted ``DPGaussianMixture``.
-            ``"auto"`` fits a mixture and no flow on up to three columns, and takes no
-            prior on more, or where you fix the architecture, the steps, the noise or the
-            initialisation.
         prior_share: The part of the squared Gaussian budget for a ``"mixture"``; all of
             it leaves the mixture as it is.
         prior_is_public: Whether a given prior was fitted to other people's public rows.
@@ -62,24 +79,9 @@ class DPFlow(DensityEstimator):
         architecture: A family by name, an ``Architecture``, or ``None`` for the rule.
         initialisation: How ActNorm layers start: ``identity``, or ``private`` from noisy
             moments of what reaches them; ``paper-not-private`` is for comparison.
-        accountant: Who prices the run.
-        sampling: ``poisson`` or ``uniform``.
-        batch_size: Expected rows per step.
-        steps: Number of steps.
-        noise_multiplier: Noise per step in units of the clipping norm; without
-            ``steps`` the run lasts as long as the budget does.
-        learning_rate: Step size of ``adam`` and ``sgd``; ``natural`` finds its own.
-        optimizer: ``natural``, ``adam`` or ``sgd``, or a ``NaturalGradient`` or ``Optimizer``;
-            ``auto`` takes ``natural`` where nothing of architecture, steps, noise, learning rate,
-            averaging and initialisation is fixed, and ``adam`` elsewhere and without privacy.
-        schedule: ``cosine`` or ``constant`` learning rate.
-        averaging: Decay of an average of the parameters to release, or ``None``; not for
-            ``natural``, whose progress checks choose between the last parameters and an average.
-        clipping: ``fixed`` or ``automatic``.
-        clipping_norm: The most a row's gradient may weigh.
-        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
-            caveat of the guarantee.
-        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
+
+    ``optimizer="auto"`` takes ``natural`` where nothing of architecture, steps, noise, learning
+    rate, averaging and initialisation is fixed, and ``adam`` elsewhere and without privacy.
 
     Guarantee:
         ``guarantee_`` covers everything that ``fit`` computed from the rows.
@@ -92,159 +94,139 @@ class DPFlow(DensityEstimator):
         ((5, 2), True)
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        schema: Schema | str | os.PathLike[str] | None = None,
-        bounds: Any = None,
-        discover: float | None = None,
-        neighbours: str = "zero-out",
-        prior: str | DPGaussianMixture | None = "auto",
-        prior_share: float = 0.5,
-        prior_is_public: bool = False,
-        trainable_prior: bool = False,
-        normalisation: str = "auto",
-        architecture: str | Architecture | None = None,
-        initialisation: str = "identity",
-        accountant: str = "pld",
-        sampling: str = "poisson",
-        batch_size: int | None = None,
-        steps: int | None = None,
-        noise_multiplier: float | None = None,
-        learning_rate: float | None = None,
-        optimizer: str | Descent = "auto",
-        schedule: str = "cosine",
-        averaging: float | None = None,
-        clipping: str = "fixed",
-        clipping_norm: float = 1.0,
-        allow_large_delta: bool = False,
-        insecure_test_seed: int | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.schema = schema
-        self.bounds = bounds
-        self.discover = discover
-        self.neighbours = neighbours
-        self.prior = prior
-        self.prior_share = prior_share
-        self.prior_is_public = prior_is_public
-        self.trainable_prior = trainable_prior
-        self.normalisation = normalisation
-        self.architecture = architecture
-        self.initialisation = initialisation
-        self.accountant = accountant
-        self.sampling = sampling
-        self.batch_size = batch_size
-        self.steps = steps
-        self.noise_multiplier = noise_multiplier
-        self.learning_rate = learning_rate
-        self.optimizer = optimizer
-        self.schedule = schedule
-        self.averaging = averaging
-        self.clipping = clipping
-        self.clipping_norm = clipping_norm
-        self.allow_large_delta = allow_large_delta
-        self.insecure_test_seed = insecure_test_seed
+    prior: str | DPGaussianMixture | None = None
+    prior_share: float = 0.5
+    prior_is_public: bool = False
+    trainable_prior: bool = False
+    normalisation: str = "auto"
+    architecture: str | Architecture | None = None
+    initialisation: str = "identity"
 
-    def plan(self, rows: int, columns: int | None = None) -> Plan:
-        """What ``fit`` would do with a table of this shape; reads no row."""
-        self._budget_for(rows)
-        return self._way().plan(rows, self._declarations().count(columns))
+    prior_: Mixture | None = dataclasses.field(init=False)
+    is_prior_trained_: bool = dataclasses.field(init=False)
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        ledger: Ledger | None = None,
-        callbacks: Callbacks | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-    ) -> "DPFlow":
-        """Fit the flow to the rows of ``X`` within the budget.
-
-        Args:
-            X: A table in any form that ``read_table`` accepts.
-            y: Ignored.
-            ledger: Where the plan is charged before the rows are used.
-            callbacks: Progress and stop hooks.
-            checkpoint: A file that keeps the run until ``save`` has written its model; one
-                file per run. A fit with the same settings and the same table goes on from
-                it, at no further cost, also after the last step. With a ledger the run is
-                over when ``fit`` returns: another start gives the same model again. While a
-                fit lives, another start of its run is refused at once.
-        """
-        return self._fit(X, ledger, checkpoint=checkpoint, callbacks=callbacks)
-
-    def sample(
-        self,
-        n_samples: int = 1,
-        conditions: Mapping[str, Any] | None = None,
-        *,
-        background: bool = False,
-    ) -> Any:
-        """``n_samples`` synthetic rows, as the kind of table that was fitted.
-
-        Args:
-            n_samples: How many.
-            conditions: Wanted values by column, for tables of mixed kinds. Rows follow the
-                conditional distribution: exactly if the columns come first in the model's
-                order, by weighted draws otherwise.
-            background: Whether to draw from the density as it is, of which one part in a hundred
-                is spread evenly over the declared box, where nobody lives. Tables of mixed kinds
-                have no such part.
-
-        Rows that break a constraint of the schema are drawn again. ``acceptance_`` then says
-        which share of the draws was kept.
-        """
-        check_is_fitted(self, "density_")
-        if isinstance(self.encoding_, MixedEncoding):
-            return self._sample_mixed(n_samples, conditions or {})
-        if conditions:
-            raise InputError("conditions need a table of mixed kinds; this one holds only numbers")
-        return super().sample(n_samples, background=background)
-
-    def _sample_mixed(self, n_samples: int, conditions: Mapping[str, Any]) -> Any:
-        drawn = draw_rows(
-            self.density_,
-            self.encoding_,
-            n_samples,
-            conditions,
-            key_of(self._entropy(), "sampling"),
+    def _stages(self, spec: TableSpec, budget: Budget, rows: int, columns: int) -> Plan:
+        """Domain, normaliser, prior, untrained flow, training."""
+        share, optimizer = self._share(), self._optimizer()
+        is_trained = share < 1
+        rule = rule_for(name_of(optimizer))(budget, rows=rows, columns=columns)
+        architecture = self._architecture() or rule.architecture
+        domain = spec.domain(budget, columns)
+        start = plan_initialisation(
+            self.initialisation, budget, layers=architecture.act_norms, columns=columns
         )
-        self.acceptance_ = drawn.acceptance
-        return self.form_.frame(drawn.columns, self.encoding_.schema)
+        build = BuildFlow(architecture if is_trained else None, start, self.trainable_prior)
+        return make_plan(
+            budget,
+            rows=rows,
+            columns=columns,
+            settings=self._settings(
+                architecture=self._architecture(),
+                learning_rate=self._learning_rate(share, optimizer),
+                optimizer=optimizer,
+            ),
+            before=(domain, *self._prior_stages(budget, rows, columns, domain.events), build),
+            train=is_trained,
+        )
 
-    def stamps(self) -> tuple[str, ...]:
-        """What the settings alone will mark a fit with."""
-        return (*self._way().stamps, *super().stamps())
+    def _prior_stages(
+        self, budget: Budget, rows: int, columns: int, before: Sequence[Event]
+    ) -> tuple[Stage, ...]:
+        """The normaliser, and what the flow starts from."""
+        check_choice("normalisation", self.normalisation, ("auto", *NORMALISATIONS))
+        if isinstance(self.prior, DPGaussianMixture):
+            return (_given(self.prior, is_public=self.prior_is_public),)
+        share, is_natural = self._share(), self._is_natural()
+        rows_per_column = strength(budget) * rows / columns
+        name = self._normalisation(share, rows_per_column)
+        normaliser: Normalisation = plan_normalisation(name, budget, rows=rows, columns=columns)
+        if share == 0 and not is_natural:
+            return (normaliser,)
+        normaliser = normaliser if is_natural else FromBounds(rows, columns, 0.0)
+        mixture = plan_mixture(
+            budget,
+            rows=rows,
+            columns=columns,
+            accountant=self.accountant,
+            components=None if share > 0 else 1,
+            before=(*before, *normaliser.events),
+            share=share or gaussian_share(budget, rows=rows, columns=columns),
+        )
+        return normaliser, FitPrior(mixture)
 
-    def caveats(self, rows: int) -> tuple[str, ...]:
-        """What the certificate of a fit to so many rows must say besides its figures."""
-        return (*self._way().caveats, *super().caveats(rows))
+    def _share(self) -> float:
+        """The part of the squared Gaussian budget that fits a mixture."""
+        if self.prior is None or isinstance(self.prior, DPGaussianMixture):
+            return 0.0
+        if self.prior != "mixture":
+            raise InputError(
+                "prior must be None, 'mixture' or a fitted DPGaussianMixture; DPDensity chooses "
+                "between a flow and a mixture by a public rule"
+            )
+        if not 0 < self.prior_share <= 1:
+            raise InputError(f"prior_share must be in (0, 1], got {self.prior_share}")
+        return self.prior_share
 
-    def _settings(self, **fixed: Any) -> Settings:
-        """What the caller fixed about training, with some of it fixed otherwise."""
-        names = [field.name for field in dataclasses.fields(Settings)]
-        return Settings(**{name: getattr(self, name) for name in names} | fixed)
+    def _normalisation(self, share: float, rows_per_column: float) -> str:
+        """The given one, or the public rule, where rows are counted as much as mu.
 
-    def _learn(self, job: Job) -> None:
-        """Do what the plan says and keep what came of it."""
-        self._way().learn(job)
+        Histograms, but for natural gradient where they would be noisy or no flow follows.
+        """
+        if self.normalisation != "auto":
+            return self.normalisation
+        is_enough = 0 < share < 1 or (share == 0 and rows_per_column >= ENOUGH_ROWS)
+        return "histograms" if is_enough or not self._is_natural() else "bounds"
 
-    def _declarations(self) -> Declarations:
-        return Declarations(self.schema, self.bounds, self.discover, mixed=True)
+    def _learning_rate(self, share: float, optimizer: str | Descent) -> float | None:
+        """The given one, or the small one of a flow that starts where it should end."""
+        is_refined = share > 0 and name_of(optimizer) != NaturalGradient.name
+        return REFINING_RATE if is_refined and self.learning_rate is None else self.learning_rate
 
-    def _way(self) -> Way:
-        schema = self._declarations().known_schema()
-        return MixedWay(self) if schema is not None and schema.is_mixed else SmoothWay(self)
+    def _optimizer(self) -> str | Descent:
+        check_choice("optimizer", name_of(self.optimizer), ("auto", *OPTIMIZERS))
+        if self.optimizer != "auto":
+            return self.optimizer
+        fixed = (self.architecture, self.steps, self.noise_multiplier, self.learning_rate)
+        is_free = all(setting is None for setting in (*fixed, self.averaging))
+        is_free = is_free and self.initialisation == "identity"
+        return NaturalGradient.name if is_free and self._budget().is_private else "adam"
+
+    def _is_natural(self) -> bool:
+        return name_of(self._optimizer()) == NaturalGradient.name
+
+    def _architecture(self) -> Architecture | None:
+        chosen = self.architecture
+        if chosen is None or isinstance(chosen, Architecture):
+            return chosen
+        if not isinstance(chosen, str):
+            raise InputError("architecture must be a name, an Architecture or None")
+        return Architecture(chosen)
+
+    def _assemble(self, plan: Plan, work: Work) -> Density:
+        build = next(stage for stage in plan.stages if isinstance(stage, BuildFlow))
+        self.prior_, self.is_prior_trained_ = work.prior, build.trainable_prior
+        return released_density(needed(work.model), work)
+
+    def _stamps(self, spec: TableSpec) -> tuple[str, ...]:
+        formula = (PAPER_STAMP,) if self.initialisation == PAPER_FORMULA else ()
+        return (*formula, *self._prior_stamps(), *super()._stamps(spec))
+
+    def _prior_stamps(self) -> tuple[str, ...]:
+        """What a given prior carries, unless its rows are public; or an unpaid normaliser."""
+        if isinstance(self.prior, DPGaussianMixture):
+            return () if self.prior_is_public else self.prior.guarantee_.stamps
+        return (UNPAID_STAMP,) if self.normalisation == UNPAID else ()
+
+    def _caveats(self, spec: TableSpec, rows: int) -> tuple[str, ...]:
+        # that a given prior was called public, no calculation can check
+        is_told = isinstance(self.prior, DPGaussianMixture) and self.prior_is_public
+        return (*((PUBLIC_PRIOR,) if is_told else ()), *super()._caveats(spec, rows))
 
     def _describe_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        # bounds that were discovered may have changed what the schema calls for
-        way = MixedWay if isinstance(self.encoding_, MixedEncoding) else SmoothWay
-        return way(self).describe()
+        common, arrays = describe_density(self.density_)
+        header = {"plan": self.plan_.to_dict(), "trainable_prior": self.is_prior_trained_}
+        parameters = parameter_arrays(self.density_.model)
+        return common | header, arrays | prior_arrays(self.prior_) | parameters
 
     @classmethod
     def _rebuild(
@@ -253,17 +235,39 @@ class DPFlow(DensityEstimator):
         arrays: dict[str, np.ndarray],
         guarantee: Guarantee,
         schema: Schema,
-    ) -> "DPFlow":
-        estimator = cls(
-            epsilon=guarantee.epsilon,
-            delta=guarantee.delta,
-            schema=schema,
-            neighbours=guarantee.neighbours,
-            accountant=guarantee.accountant,
+    ) -> "DensityEstimator":
+        plan = Plan.from_dict(header["plan"], guarantee.budget)
+        if isinstance(plan.architecture, CellShape):
+            # 0.1 called networks over mixed rows flows, too
+            from dpflows.estimators.autoregressive import DPAutoregressive
+
+            return DPAutoregressive._rebuild(header, arrays, guarantee, schema)
+        estimator, encoding = cls(**cls._settings_of(guarantee, schema)), Encoding(schema)
+        is_trained = plan.steps > 0
+        if is_trained:
+            require_room(plan.architecture, len(encoding.low), arrays)
+        estimator.prior_ = prior_from(arrays)
+        estimator.is_prior_trained_ = bool(header["trainable_prior"])
+        normaliser = normaliser_from(arrays)
+        template = untrained_flow(
+            plan.architecture if is_trained or estimator.prior_ is None else None,
+            normaliser,
+            estimator.prior_,
+            (encoding.low, encoding.high),
+            np.zeros(2, np.uint32),
+            estimator.is_prior_trained_,
         )
-        budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
-        estimator.plan_ = Plan.from_dict(header["plan"], budget)
-        is_mixed = isinstance(estimator.plan_.architecture, CellShape)
-        way = MixedWay if is_mixed else SmoothWay
-        way(estimator).rebuild(header, arrays, schema)
+        model = with_parameters(template, arrays)
+        estimator.density_ = read_density(header, normaliser, model, encoding)
+        estimator.encoding_, estimator.plan_ = encoding, plan
         return estimator
+
+
+def _given(fitted: DPGaussianMixture, *, is_public: bool) -> GivenPrior:
+    """A fitted mixture as the start of a flow, in the units of the rows."""
+    check_is_fitted(fitted, "density_")
+    cube, parts = fitted.density_.normaliser.arrays(), fitted.parameters_
+    weights = parts["weights"] / parts["weights"].sum()
+    mixture = Mixture(weights, parts["means"], parts["factors"])
+    spent = () if is_public else fitted.guarantee_.events
+    return GivenPrior(mixture.scaled(cube["scale"], cube["shift"]), spent)

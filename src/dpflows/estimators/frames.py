@@ -7,8 +7,8 @@ from typing import final
 import numpy as np
 from jaxtyping import Float
 
-from dpflows.estimators.plans import FAINT
 from dpflows.flows.normalisers import Scaling
+from dpflows.pipeline.plan import FAINT
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget

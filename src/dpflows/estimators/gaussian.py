@@ -1,8 +1,8 @@
 """One Gaussian: the mean and the covariance of all columns, released once."""
 
+import dataclasses
 import math
-import os
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from flowjax.distributions import AbstractDistribution
@@ -10,21 +10,69 @@ from jaxtyping import Float64
 
 from dpflows.errors import InputError
 from dpflows.estimators.frames import SHARE, Frames
-from dpflows.estimators.intake import Intake
-from dpflows.estimators.plans import ReleasePlan, affordable_noise
 from dpflows.estimators.released import Arrays, ReleasedEstimator
 from dpflows.flows.base import gaussian_mixture
-from dpflows.flows.normalisers import Normaliser
-from dpflows.privacy.events import GaussianEvent
+from dpflows.pipeline.domain import TableSpec
+from dpflows.pipeline.plan import Plan, affordable_noise
+from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.privacy.events import Event, GaussianEvent
+from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.covariances import SecondMoments, Weights, noisy_covariance
-from dpflows.privacy.randomness import Entropy
-from dpflows.table.schema import Schema
 
 _PURPOSE = "covariance"
 _LEAST = 1e-4
 
 
 @final
+@dataclasses.dataclass(frozen=True)
+class FindFrames(Stage):
+    """Location and spread of every column, by closing in from the declared bounds."""
+
+    frames: Frames
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What all rounds cost."""
+        return self.frames.events
+
+    def run(self, work: Work) -> Work:
+        """Find the frame, which normalises the columns."""
+        frame = self.frames.find(needed(work.rows), *work.box, entropy=work.entropy)
+        return work.after(normaliser=frame)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ReleaseCovariance(Stage):
+    """The mean and the covariance of all columns, released once.
+
+    Attributes:
+        radius: The length to which longer rows are shortened, in standard deviations.
+        event: The release, with its noise.
+    """
+
+    radius: float
+    event: GaussianEvent
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The one release."""
+        return (self.event,)
+
+    def run(self, work: Work) -> Work:
+        """Release the moments, and shrink them by what noise explains."""
+        found = noisy_covariance(
+            needed(work.normaliser).apply(needed(work.rows)),
+            radius=self.radius,
+            noise=self.event.noise,
+            entropy=work.entropy,
+            purpose=self.event.purpose,
+        ).value
+        return work.after(parameters={"mean": found.mean, "factor": shrunk_factor(found)})
+
+
+@final
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class DPGaussian(ReleasedEstimator):
     """A single Gaussian with a private mean and covariance, cut off at the bounds.
 
@@ -35,19 +83,9 @@ class DPGaussian(ReleasedEstimator):
     explains, and no direction is given a smaller variance than the noise could hide.
 
     Args:
-        epsilon: The total privacy budget; ``inf`` fits without privacy and is stamped so.
-        delta: The chance, far below one over the number of rows, that epsilon fails.
-        schema: What the columns mean, a ``Schema`` or the path of one.
-        bounds: Public ``(low, high)`` of the columns instead of a schema, numbers or one
-            per column. Rows beyond them are moved to the nearest bound.
-        discover: The share of epsilon that may find bounds where none are declared.
-        neighbours: Which change of one person's data is hidden.
-        accountant: Who prices the releases.
+    {common}
         radius: The length to which longer rows are shortened, in standard deviations;
             ``None`` is ``2 sqrt(columns) + 2``.
-        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
-            caveat of the guarantee.
-        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Guarantee:
         ``guarantee_`` covers everything that ``fit`` computed from the rows.
@@ -60,72 +98,31 @@ class DPGaussian(ReleasedEstimator):
         ((5, 2), True)
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        schema: Schema | str | os.PathLike[str] | None = None,
-        bounds: Any = None,
-        discover: float | None = None,
-        neighbours: str = "zero-out",
-        accountant: str = "pld",
-        radius: float | None = None,
-        allow_large_delta: bool = False,
-        insecure_test_seed: int | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.schema = schema
-        self.bounds = bounds
-        self.discover = discover
-        self.neighbours = neighbours
-        self.accountant = accountant
-        self.radius = radius
-        self.allow_large_delta = allow_large_delta
-        self.insecure_test_seed = insecure_test_seed
+    radius: float | None = None
 
-    def plan(self, rows: int, columns: int | None = None) -> ReleasePlan:
-        """What ``fit`` would do with a table of this shape; reads no row."""
-        budget, told = self._budget_for(rows), self._declarations()
-        columns = told.count(columns)
+    def _stages(self, spec: TableSpec, budget: Budget, rows: int, columns: int) -> Plan:
         radius = self._radius(columns)
         unit = Weights.best(radius=radius, columns=columns).sensitivity
-        frames = Frames.planned(budget, columns=columns)
-        noise, releases = affordable_noise(
+        before = (spec.domain(budget, columns), FindFrames(Frames.planned(budget, columns=columns)))
+        noise = affordable_noise(
             budget,
             lambda level: GaussianEvent(noise=level, sensitivity=unit, purpose=_PURPOSE),
-            before=(*told.events(budget, columns), *frames.events),
+            before=[event for stage in before for event in stage.events],
             accountant=self.accountant,
         )
-        return ReleasePlan(
+        event = GaussianEvent(noise=noise, sensitivity=unit, purpose=_PURPOSE)
+        return Plan(
             budget=budget,
             accountant=self.accountant,
             rows=rows,
             columns=columns,
-            releases=releases,
+            stages=(*before, ReleaseCovariance(radius, event)),
             details={"noise": noise, "radius": radius, "frame_share": SHARE},
-            seconds=2 + 4e-9 * rows * (columns + 5) ** 2,
-            megabytes=10 + 2e-5 * rows * columns**2,
+            cost=(2 + 4e-9 * rows * (columns + 5) ** 2, 10 + 2e-5 * rows * columns**2),
         )
 
-    def _estimate(
-        self, intake: Intake, plan: ReleasePlan, entropy: Entropy
-    ) -> tuple[Normaliser, Arrays]:
-        box = (intake.encoding.low, intake.encoding.high)
-        frames = Frames.planned(plan.budget, columns=plan.columns)
-        frame = frames.find(intake.rows, *box, entropy=entropy)
-        found = noisy_covariance(
-            frame.apply(intake.rows),
-            radius=plan.details["radius"],
-            noise=plan.details["noise"],
-            entropy=entropy,
-            purpose=_PURPOSE,
-        ).value
-        return frame, {"mean": found.mean, "factor": shrunk_factor(found)}
-
     @staticmethod
-    def _assemble(arrays: Arrays) -> AbstractDistribution:
+    def _model(arrays: Arrays) -> AbstractDistribution:
         mean, factor = arrays["mean"], arrays["factor"]
         if mean.ndim != 1 or factor.shape != 2 * mean.shape or not np.isfinite(mean).all():
             raise InputError("the file's mean and factor do not fit together")

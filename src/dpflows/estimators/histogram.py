@@ -1,7 +1,7 @@
 """Histograms: a joint grid for up to three columns, one histogram per column beyond."""
 
+import dataclasses
 import math
-import os
 from typing import Any, final
 
 import numpy as np
@@ -9,17 +9,17 @@ from flowjax.distributions import AbstractDistribution
 from jaxtyping import Float64
 
 from dpflows.errors import InputError
-from dpflows.estimators.intake import Intake
-from dpflows.estimators.plans import ReleasePlan, affordable_noise
 from dpflows.estimators.released import Arrays, ReleasedEstimator
 from dpflows.flows.grid import Grid, ProductGrid, fitting_masses
-from dpflows.flows.normalisers import Normaliser, Scaling
+from dpflows.flows.normalisers import Scaling
+from dpflows.pipeline.domain import TableSpec
+from dpflows.pipeline.plan import Plan, affordable_noise
+from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
+from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.counting import COUNTING
 from dpflows.privacy.mechanisms.grids import MOST_CELLS, noisy_grid
 from dpflows.privacy.mechanisms.trees import BINS, noisy_distributions, trees_sensitivity
-from dpflows.privacy.randomness import Entropy
-from dpflows.table.schema import Schema
 
 #: Beyond so many columns the cells of a joint grid would be too many to fill.
 MOST_JOINT_COLUMNS = 3
@@ -60,6 +60,56 @@ def smallest_part(*, rows: int, noise: float) -> float:
 
 
 @final
+@dataclasses.dataclass(frozen=True)
+class ReleaseHistogram(Stage):
+    """Noisy counts: of one grid over few columns, or of each of many columns.
+
+    Attributes:
+        rows: Public number of rows.
+        details: The public choices: bins, and the smallest part of a column.
+        event: The release, with its noise.
+    """
+
+    rows: int
+    details: dict[str, Any]
+    event: DiscreteLaplaceEvent | GaussianEvent
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The one release."""
+        return (self.event,)
+
+    def run(self, work: Work) -> Work:
+        """Count, and turn counts into masses."""
+        low, high = work.box
+        find = self._column_masses if isinstance(self.event, GaussianEvent) else self._joint_masses
+        return work.after(normaliser=Scaling(low, high - low), parameters=find(work))
+
+    def _joint_masses(self, work: Work) -> Arrays:
+        counts = noisy_grid(
+            needed(work.rows),
+            *work.box,
+            bins=self.details["bins"],
+            scale=self.event.scale,  # type: ignore[union-attr]
+            entropy=work.entropy,
+            purpose=self.event.purpose,
+        ).value
+        return {"masses": fitting_masses(counts.astype(float), total=self.rows)}
+
+    def _column_masses(self, work: Work) -> Arrays:
+        below = noisy_distributions(
+            needed(work.rows),
+            *work.box,
+            noise=self.event.noise,  # type: ignore[union-attr]
+            entropy=work.entropy,
+            purpose=self.event.purpose,
+        ).value
+        masses = [halved(line, self.details["smallest_part"]) for line in below]
+        return {"column-masses": np.stack(masses)}
+
+
+@final
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class DPHistogram(ReleasedEstimator):
     """Noisy counts in the cells of a grid over the bounds.
 
@@ -73,18 +123,8 @@ class DPHistogram(ReleasedEstimator):
     is right, and the result is mixed with an even background.
 
     Args:
-        epsilon: The total privacy budget; ``inf`` fits without privacy and is stamped so.
-        delta: The chance, far below one over the number of rows, that epsilon fails.
-        schema: What the columns mean, a ``Schema`` or the path of one.
-        bounds: Public ``(low, high)`` of the columns instead of a schema, numbers or one
-            per column. Rows beyond them are moved to the nearest bound.
-        discover: The share of epsilon that may find bounds where none are declared.
-        neighbours: Which change of one person's data is hidden.
-        accountant: Who prices the releases.
+    {common}
         bins: Bins along each column of a joint grid; ``None`` for ``bins_rule``.
-        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
-            caveat of the guarantee.
-        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Guarantee:
         ``guarantee_`` covers everything that ``fit`` computed from the rows.
@@ -97,52 +137,30 @@ class DPHistogram(ReleasedEstimator):
         ((5, 2), True)
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        schema: Schema | str | os.PathLike[str] | None = None,
-        bounds: Any = None,
-        discover: float | None = None,
-        neighbours: str = "zero-out",
-        accountant: str = "pld",
-        bins: int | None = None,
-        allow_large_delta: bool = False,
-        insecure_test_seed: int | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.schema = schema
-        self.bounds = bounds
-        self.discover = discover
-        self.neighbours = neighbours
-        self.accountant = accountant
-        self.bins = bins
-        self.allow_large_delta = allow_large_delta
-        self.insecure_test_seed = insecure_test_seed
+    bins: int | None = None
 
-    def plan(self, rows: int, columns: int | None = None) -> ReleasePlan:
-        """What ``fit`` would do with a table of this shape; reads no row."""
-        budget, told = self._budget_for(rows), self._declarations()
-        columns = told.count(columns)
-        noise, releases = affordable_noise(
+    def _stages(self, spec: TableSpec, budget: Budget, rows: int, columns: int) -> Plan:
+        domain = spec.domain(budget, columns)
+        noise = affordable_noise(
             budget,
             lambda level: _event(columns, level),
-            before=told.events(budget, columns),
+            before=domain.events,
             accountant=self.accountant,
         )
         details = self._details(rows, columns, noise)
+        release = ReleaseHistogram(rows, details, _event(columns, noise))
         cells = details["cells"]
-        return ReleasePlan(
+        return Plan(
             budget=budget,
             accountant=self.accountant,
             rows=rows,
             columns=columns,
-            releases=releases,
+            stages=(domain, release),
             details=details,
-            seconds=2 + 2e-5 * cells + 1e-7 * rows * columns,
-            megabytes=10 + 1e-4 * cells + 4e-5 * rows * columns,
+            cost=(
+                2 + 2e-5 * cells + 1e-7 * rows * columns,
+                10 + 1e-4 * cells + 4e-5 * rows * columns,
+            ),
         )
 
     def _details(self, rows: int, columns: int, noise: float) -> dict[str, Any]:
@@ -154,15 +172,8 @@ class DPHistogram(ReleasedEstimator):
         bins = self._bins(rows, columns, noise)
         return {"noise": noise, "independence": JOINT, "bins": bins, "cells": bins**columns}
 
-    def _estimate(
-        self, intake: Intake, plan: ReleasePlan, entropy: Entropy
-    ) -> tuple[Normaliser, Arrays]:
-        low, high = intake.encoding.low, intake.encoding.high
-        find = _column_masses if plan.columns > MOST_JOINT_COLUMNS else _joint_masses
-        return Scaling(low, high - low), find(intake, plan, entropy)
-
     @staticmethod
-    def _assemble(arrays: Arrays) -> AbstractDistribution:
+    def _model(arrays: Arrays) -> AbstractDistribution:
         if "masses" in arrays:
             return Grid(arrays["masses"])
         return ProductGrid(arrays["column-masses"])
@@ -185,33 +196,7 @@ class DPHistogram(ReleasedEstimator):
             )
 
 
-def _joint_masses(intake: Intake, plan: ReleasePlan, entropy: Entropy) -> Arrays:
-    counts = noisy_grid(
-        intake.rows,
-        intake.encoding.low,
-        intake.encoding.high,
-        bins=plan.details["bins"],
-        scale=plan.details["noise"],
-        entropy=entropy,
-        purpose=_PURPOSE,
-    ).value
-    return {"masses": fitting_masses(counts.astype(float), total=plan.rows)}
-
-
-def _column_masses(intake: Intake, plan: ReleasePlan, entropy: Entropy) -> Arrays:
-    below = noisy_distributions(
-        intake.rows,
-        intake.encoding.low,
-        intake.encoding.high,
-        noise=plan.details["noise"],
-        entropy=entropy,
-        purpose=_PURPOSE,
-    ).value
-    masses = [halved(line, plan.details["smallest_part"]) for line in below]
-    return {"column-masses": np.stack(masses)}
-
-
-def _event(columns: int, noise: float) -> Event:
+def _event(columns: int, noise: float) -> DiscreteLaplaceEvent | GaussianEvent:
     if columns > MOST_JOINT_COLUMNS:
         unit = trees_sensitivity(columns)
         return GaussianEvent(noise=noise, sensitivity=unit, purpose=_PURPOSE)

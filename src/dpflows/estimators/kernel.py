@@ -1,18 +1,20 @@
 """A kernel density estimate released as a function, with Gaussian-process noise."""
 
+import dataclasses
 import math
-import os
-from typing import Any, final
+from typing import final
 
 from flowjax.distributions import AbstractDistribution
 
 from dpflows.errors import InputError
-from dpflows.estimators.intake import Intake
-from dpflows.estimators.plans import ReleasePlan, affordable_noise
 from dpflows.estimators.released import Arrays, ReleasedEstimator
 from dpflows.flows.grid import Grid, fitting_masses
-from dpflows.flows.normalisers import Normaliser, Scaling
-from dpflows.privacy.events import GaussianEvent
+from dpflows.flows.normalisers import Scaling
+from dpflows.pipeline.domain import TableSpec
+from dpflows.pipeline.plan import Plan, affordable_noise
+from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.privacy.events import Event, GaussianEvent
+from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.kernels import (
     KERNEL,
     MOST_COLUMNS,
@@ -20,8 +22,6 @@ from dpflows.privacy.mechanisms.kernels import (
     KernelAxis,
     noisy_kernel_sum,
 )
-from dpflows.privacy.randomness import Entropy
-from dpflows.table.schema import Schema
 
 _PURPOSE = "kernels"
 _WIDEST = 0.25
@@ -44,6 +44,47 @@ def bandwidth_rule(*, rows: int, columns: int, noise: float) -> float:
 
 
 @final
+@dataclasses.dataclass(frozen=True)
+class ReleaseKernels(Stage):
+    """The sum of all rows' kernels at the points of a grid, with Gaussian-process noise.
+
+    Attributes:
+        rows: Public number of rows.
+        columns: Number of columns.
+        axis: The points and the bandwidth along each column.
+        event: The release, with its noise.
+    """
+
+    rows: int
+    columns: int
+    axis: KernelAxis
+    event: GaussianEvent
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The one release."""
+        return (self.event,)
+
+    def run(self, work: Work) -> Work:
+        """Release the sum, and turn it into masses."""
+        low, high = work.box
+        values = noisy_kernel_sum(
+            needed(work.rows),
+            low,
+            high,
+            axis=self.axis,
+            noise=self.event.noise,
+            entropy=work.entropy,
+            purpose=self.event.purpose,
+        ).value
+        cells_per_kernel = math.sqrt(2 * math.pi) * self.axis.bandwidth * len(self.axis.points)
+        total = self.rows * cells_per_kernel**self.columns
+        masses = fitting_masses(values, total=total)
+        return work.after(normaliser=Scaling(low, high - low), parameters={"masses": masses})
+
+
+@final
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class DPKernelDensity(ReleasedEstimator):
     """A Gaussian kernel density in one or two columns, with Gaussian-process noise.
 
@@ -55,19 +96,9 @@ class DPKernelDensity(ReleasedEstimator):
     bandwidth is a share of the bounds: bounds much wider than the data blur it.
 
     Args:
-        epsilon: The total privacy budget; ``inf`` fits without privacy and is stamped so.
-        delta: The chance, far below one over the number of rows, that epsilon fails.
-        schema: What the columns mean, a ``Schema`` or the path of one.
-        bounds: Public ``(low, high)`` of the columns instead of a schema, numbers or one
-            per column. Rows beyond them are moved to the nearest bound.
-        discover: The share of epsilon that may find bounds where none are declared.
-        neighbours: Which change of one person's data is hidden.
-        accountant: Who prices the releases.
+    {common}
         bandwidth: The kernel's standard deviation as a share of the width of the bounds,
             from 1/256 to 1/4; ``None`` for ``bandwidth_rule``.
-        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
-            caveat of the guarantee.
-        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
 
     Guarantee:
         ``guarantee_`` covers everything that ``fit`` computed from the rows.
@@ -80,75 +111,33 @@ class DPKernelDensity(ReleasedEstimator):
         ((5, 2), True)
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        schema: Schema | str | os.PathLike[str] | None = None,
-        bounds: Any = None,
-        discover: float | None = None,
-        neighbours: str = "zero-out",
-        accountant: str = "pld",
-        bandwidth: float | None = None,
-        allow_large_delta: bool = False,
-        insecure_test_seed: int | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.schema = schema
-        self.bounds = bounds
-        self.discover = discover
-        self.neighbours = neighbours
-        self.accountant = accountant
-        self.bandwidth = bandwidth
-        self.allow_large_delta = allow_large_delta
-        self.insecure_test_seed = insecure_test_seed
+    bandwidth: float | None = None
 
-    def plan(self, rows: int, columns: int | None = None) -> ReleasePlan:
-        """What ``fit`` would do with a table of this shape; reads no row."""
-        budget, told = self._budget_for(rows), self._declarations()
-        columns = told.count(columns)
+    def _stages(self, spec: TableSpec, budget: Budget, rows: int, columns: int) -> Plan:
         _require_few(columns)
-        noise, releases = affordable_noise(
+        domain = spec.domain(budget, columns)
+        noise = affordable_noise(
             budget,
             lambda level: GaussianEvent(noise=level, sensitivity=KERNEL, purpose=_PURPOSE),
-            before=told.events(budget, columns),
+            before=domain.events,
             accountant=self.accountant,
         )
         bandwidth = self._bandwidth(rows, columns, noise)
         points = min(math.ceil(3 / bandwidth), MOST_POINTS)
-        return ReleasePlan(
+        axis = KernelAxis(points=points, bandwidth=bandwidth)
+        event = GaussianEvent(noise=noise, sensitivity=KERNEL, purpose=_PURPOSE)
+        return Plan(
             budget=budget,
             accountant=self.accountant,
             rows=rows,
             columns=columns,
-            releases=releases,
+            stages=(domain, ReleaseKernels(rows, columns, axis, event)),
             details={"noise": noise, "bandwidth": bandwidth, "points": points},
-            seconds=2 + 2e-5 * points**columns + 1e-8 * rows * points,
-            megabytes=30 + 1e-4 * points**columns,
+            cost=(2 + 2e-5 * points**columns + 1e-8 * rows * points, 30 + 1e-4 * points**columns),
         )
 
-    def _estimate(
-        self, intake: Intake, plan: ReleasePlan, entropy: Entropy
-    ) -> tuple[Normaliser, Arrays]:
-        low, high = intake.encoding.low, intake.encoding.high
-        axis = KernelAxis(points=plan.details["points"], bandwidth=plan.details["bandwidth"])
-        values = noisy_kernel_sum(
-            intake.rows,
-            low,
-            high,
-            axis=axis,
-            noise=plan.details["noise"],
-            entropy=entropy,
-            purpose=_PURPOSE,
-        ).value
-        cells_per_kernel = math.sqrt(2 * math.pi) * axis.bandwidth * len(axis.points)
-        total = plan.rows * cells_per_kernel**plan.columns
-        return Scaling(low, high - low), {"masses": fitting_masses(values, total=total)}
-
     @staticmethod
-    def _assemble(arrays: Arrays) -> AbstractDistribution:
+    def _model(arrays: Arrays) -> AbstractDistribution:
         return Grid(arrays["masses"])
 
     def _bandwidth(self, rows: int, columns: int, noise: float) -> float:

@@ -8,44 +8,12 @@ import numpy as np
 
 from dpflows.errors import InputError
 from dpflows.estimators.persistence import fill
-from dpflows.estimators.preparing import Prepared
 from dpflows.flows.architectures import Architecture
-from dpflows.flows.base import uniform_box
-from dpflows.flows.density import Defended
-from dpflows.table.encoding import Encoding
-from dpflows.training.plan import Plan
 from dpflows.training.taps import take_apart
 
 Model = TypeVar("Model")
 #: How the names of trained arrays begin.
 PARAMETER = "parameter-"
-
-
-def fresh_model(
-    plan: Plan,
-    prepared: Prepared,
-    encoding: Encoding,
-    key_words: np.ndarray,
-    *,
-    trainable_prior: bool = False,
-) -> Defended:
-    """An untrained flow over a box, defended by the uniform background on that box.
-
-    Where the plan trains nothing, the prior itself stands in for the flow.
-    """
-    base = prepared.base(trainable=trainable_prior)
-    if plan.steps > 0 or base is None:
-        key = jax.random.wrap_key_data(jnp.asarray(key_words))
-        base = _flow(plan).build(len(encoding.low), key=key, base=base)
-    box = (encoding.low, encoding.high)
-    corners = (prepared.normaliser.apply(corner[None])[0] for corner in box)
-    return Defended(base, uniform_box(*(corner.tolist() for corner in corners)))
-
-
-def _flow(plan: Plan) -> Architecture:
-    if not isinstance(plan.architecture, Architecture):
-        raise InputError("the plan is for a table of mixed kinds")
-    return plan.architecture
 
 
 def require_room(architecture: Architecture, columns: int, arrays: dict[str, np.ndarray]) -> None:

@@ -7,9 +7,10 @@ finds the class again. A new estimator is one line in ``ESTIMATORS``.
 import contextlib
 import importlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,12 +22,40 @@ from dpflows.privacy.accounting.certifying import Misstated
 VERSION = metadata.version("dpflows")
 
 ESTIMATORS: dict[str, str] = {
+    "DPAutoregressive": "dpflows.estimators.autoregressive",
+    "DPDensity": "dpflows.estimators.density",
     "DPFlow": "dpflows.estimators.flow",
     "DPGaussian": "dpflows.estimators.gaussian",
     "DPGaussianMixture": "dpflows.estimators.mixture",
     "DPHistogram": "dpflows.estimators.histogram",
     "DPKernelDensity": "dpflows.estimators.kernel",
 }
+
+
+def short_name(estimator: str) -> str:
+    """What an estimator is called on the command line.
+
+    Example:
+        >>> short_name("DPGaussianMixture")
+        'gaussian-mixture'
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", estimator.removeprefix("DP")).lower()
+
+
+def estimator_class(name: str) -> type[DensityEstimator]:
+    """The estimator of a name, whole or as on the command line.
+
+    Example:
+        >>> estimator_class("flow").__name__
+        'DPFlow'
+    """
+    whole = {short_name(one): one for one in ESTIMATORS} | {one: one for one in ESTIMATORS}
+    whole |= {"mixture": "DPGaussianMixture", "kernel": "DPKernelDensity"}
+    if name not in whole:
+        known = ", ".join(sorted(map(short_name, ESTIMATORS)))
+        raise InputError(f"model must be one of {known}; got {name!r}")
+    return cast(type[DensityEstimator], _estimator(whole[name]))
+
 
 #: No training comes near such numbers, and sums of larger ones overflow.
 LARGEST = 1e12

@@ -1,21 +1,20 @@
 """What estimators share that release statistics of the rows once and compute the rest."""
 
 import abc
+import dataclasses
 from typing import Any, TypeVar
 
 import numpy as np
 from flowjax.distributions import AbstractDistribution
 
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.boxes import describe_density, read_density
-from dpflows.estimators.charging import Job
-from dpflows.estimators.intake import Intake
-from dpflows.estimators.plans import ReleasePlan
+from dpflows.estimators.boxes import describe_density, read_density, released_density
 from dpflows.flows.base import uniform_box
-from dpflows.flows.density import Defended
+from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Normaliser, normaliser_from
-from dpflows.privacy.guarantee import Budget, Guarantee
-from dpflows.privacy.randomness import Entropy
+from dpflows.pipeline.plan import Plan
+from dpflows.pipeline.stage import Work, needed
+from dpflows.privacy.guarantee import Guarantee
 from dpflows.table.encoding import Encoding
 from dpflows.table.schema import Schema
 
@@ -23,6 +22,7 @@ Self = TypeVar("Self", bound="ReleasedEstimator")
 Arrays = dict[str, np.ndarray]
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class ReleasedEstimator(DensityEstimator):
     """A density that is a function of a few noisy statistics.
 
@@ -30,33 +30,19 @@ class ReleasedEstimator(DensityEstimator):
         parameters_: What was released, by name, in the normaliser's units.
 
     Guarantee:
-        ``_estimate`` is the only method that sees rows; it makes the plan's releases and
-        nothing else.
+        Only the stages of the plan see rows.
     """
 
-    parameters_: Arrays
+    parameters_: Arrays = dataclasses.field(init=False)
 
-    def _learn(self, job: Job) -> None:
-        """Make the plan's releases and assemble the model from them."""
-        plan, entropy = job.plan, job.entropy
-        intake = self._declarations().take_in(job.table, self._budget(), entropy)
-        normaliser, self.parameters_ = self._estimate(intake, plan, entropy)
-        model = _defended(self._assemble(self.parameters_), normaliser, intake.encoding)
-        self._release(intake, plan, model, normaliser, entropy)
-
-    @abc.abstractmethod
-    def plan(self, rows: int, columns: int | None = None) -> ReleasePlan:
-        """What ``fit`` would do with a table of this shape; reads no row."""
-
-    @abc.abstractmethod
-    def _estimate(
-        self, intake: Intake, plan: ReleasePlan, entropy: Entropy
-    ) -> tuple[Normaliser, Arrays]:
-        """Make the plan's releases; a normaliser and the model's arrays in its units."""
+    def _assemble(self, plan: Plan, work: Work) -> Density:
+        self.parameters_ = needed(work.parameters)
+        model = _defended(self._model(self.parameters_), needed(work.normaliser), work.numeric)
+        return released_density(model, work)
 
     @staticmethod
     @abc.abstractmethod
-    def _assemble(arrays: Arrays) -> AbstractDistribution:
+    def _model(arrays: Arrays) -> AbstractDistribution:
         """The model those arrays describe; they may come from a hostile file."""
 
     def _describe_model(self) -> tuple[dict[str, Any], Arrays]:
@@ -71,20 +57,13 @@ class ReleasedEstimator(DensityEstimator):
         guarantee: Guarantee,
         schema: Schema,
     ) -> Self:
-        budget = Budget(guarantee.epsilon, guarantee.delta, guarantee.neighbours)
-        estimator = cls(
-            epsilon=guarantee.epsilon,
-            delta=guarantee.delta,
-            schema=schema,
-            neighbours=guarantee.neighbours,
-            accountant=guarantee.accountant,
-        )
-        estimator.plan_ = ReleasePlan.from_dict(header["plan"], budget)
+        estimator = cls(**cls._settings_of(guarantee, schema))
+        estimator.plan_ = Plan.from_dict(header["plan"], guarantee.budget)
         encoding, normaliser = Encoding(schema), normaliser_from(arrays)
         estimator.parameters_ = {
             name: array for name, array in arrays.items() if name not in normaliser.arrays()
         }
-        model = _defended(cls._assemble(estimator.parameters_), normaliser, encoding)
+        model = _defended(cls._model(estimator.parameters_), normaliser, encoding)
         estimator.density_ = read_density(header, normaliser, model, encoding)
         estimator.encoding_ = encoding
         return estimator

@@ -14,11 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import BudgetError, InputError, TrainingError
 from dpflows.estimators.base import DensityEstimator, entropy_for
-from dpflows.estimators.charging import Job, charge, withdrawn_on_failure
-from dpflows.estimators.intake import stamps_of
+from dpflows.estimators.charging import charge, withdrawn_on_failure
 from dpflows.estimators.pipelines import warn_of_transformers
-from dpflows.estimators.plans import FAINT
 from dpflows.estimators.repeats import note_fit
+from dpflows.pipeline.domain import read_bounds, stamps_of
+from dpflows.pipeline.plan import FAINT
+from dpflows.pipeline.stage import Work
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.accounting.certifying import Misstated, check_sizes
 from dpflows.privacy.events import Event, GaussianEvent, check_choice
@@ -246,7 +247,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         """What ``fit`` would do with a table of this shape; reads no row."""
         budget, settings = self._budget(), self._settings()
         require_small_delta(budget, rows, allowed=self.allow_large_delta)
-        columns = self._whole(settings[0])._declarations().count(columns)
+        columns = self._whole(settings[0])._spec().count(columns)
         mean = self._mean(len(settings))
 
         def planned(epsilon: float) -> SelectionPlan:
@@ -293,7 +294,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         warn_of_transformers()
         entropy = entropy_for(self.insecure_test_seed)
         first = self._whole(self._settings()[0])
-        table = first._declarations().read(X)
+        table = first._spec().read(X)
         plan = self.plan(table.rows, len(table.schema.columns))
         stamps = (*stamps_of(table.schema), *self.stamps())
         payment = charge(ledger, plan.events, stamps=stamps)
@@ -369,7 +370,7 @@ class DPSelect(DensityMixin, BaseEstimator):
             model = self._candidate(plan.candidates[index], plan.run.epsilon, plan.run.delta)
             own = self._run_entropy(entropy, len(runs))
             try:
-                model._learn(Job(table, plan.plans[index], own))
+                model._run(plan.plans[index], Work(table, own))
                 score = _scored(model, table, plan.scoring, own)
             except Exception:
                 # An error would tell of the rows outside of what is paid for.
@@ -486,12 +487,10 @@ class DPSelect(DensityMixin, BaseEstimator):
 
     def _even_density(self, columns: int) -> float:
         """The log-density of an even distribution over all that is declared."""
-        told = _checked(self.estimator)._declarations()
-        schema = told.known_schema()
-        if schema is None and told.bounds is not None:
-            from dpflows.estimators.intake import read_bounds
-
-            schema = Schema.from_bounds(*read_bounds(told.bounds, columns))
+        spec = _checked(self.estimator)._spec()
+        schema = spec.schema
+        if schema is None and spec.bounds is not None:
+            schema = Schema.from_bounds(*read_bounds(spec.bounds, columns))
         if schema is None or schema.undeclared():
             raise InputError(
                 "candidates are compared by log-densities in a declared range, and some columns "
@@ -517,7 +516,7 @@ def _check_name(name: Any, known: Mapping[str, Any]) -> None:
 def _checked(estimator: Any) -> DensityEstimator:
     if not isinstance(estimator, DensityEstimator):
         kind = type(estimator).__name__
-        raise InputError(f"estimator must be a density estimator such as DPFlow(), got {kind}")
+        raise InputError(f"estimator must be a density estimator such as DPDensity(), got {kind}")
     return estimator
 
 

@@ -12,10 +12,11 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from dpflows.estimators.base import DensityEstimator, key_of
+from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.drawing import draw_rows
 from dpflows.evaluation.coding import Codings, moved_inside, reference_codings
 from dpflows.flows.mixed import MixedDensity
+from dpflows.pipeline.stage import jax_key
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.mixing import MixedEncoding
 from dpflows.table.reading import Table
@@ -57,7 +58,7 @@ class Subject:
     @classmethod
     def of(cls, model: DensityEstimator, table: Table, entropy: Entropy) -> "Subject":
         """A subject whose generated rows come from ``entropy``."""
-        return cls(model, table, key_of(entropy, "sampling"), entropy)
+        return cls(model, table, jax_key(entropy, "sampling"), entropy)
 
     @property
     def schema(self) -> Schema:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from dpflows.estimators.base import DensityEstimator
+from dpflows.estimators.density import DPDensity
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.gaussian import DPGaussian
 from dpflows.estimators.mixture import DPGaussianMixture
@@ -88,7 +89,7 @@ class Ours(OneByOne):
         settings_for: The same, where something public is known about a data set.
     """
 
-    make: Callable[..., DensityEstimator] = DPFlow
+    make: Callable[..., DensityEstimator] = DPDensity
     settings_of_estimator: tuple[tuple[str, Any], ...] = ()
     settings_for: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
@@ -230,7 +231,7 @@ def _smooth_plane(width: int, knots: int, learning_rate: float, blocks: int = 3)
 METHODS: dict[str, Method] = {
     "ours": Ours(),
     "ours-flow": Ours(
-        settings_of_estimator=(("prior", None),),
+        DPFlow,
         settings_for={
             "half-moons": _smooth_plane(32, 8, 5e-3),
             # many narrow blocks are better here than few wide ones, and runs differ less
@@ -241,10 +242,10 @@ METHODS: dict[str, Method] = {
     "ours-mixture": Ours(DPGaussianMixture),
     "ours-gaussian": Ours(DPGaussian),
     "paper-recipe": PaperRecipe(),
-    "private-prior": Ours(settings_of_estimator=(("prior", "mixture"),)),
+    "private-prior": Ours(DPFlow, settings_of_estimator=(("prior", "mixture"),)),
     "public-prior": PublicPrior(),
     "dp-mog": DPMoG(),
     "dp-mog-10": DPMoG(accountants=("ma",), components=10),
-    "flow-without-privacy": WithoutPrivacy(settings_of_estimator=(("prior", None),)),
+    "flow-without-privacy": WithoutPrivacy(),
     "mixture-without-privacy": WithoutPrivacy(DPGaussianMixture, as_many_components=True),
 }

@@ -22,7 +22,6 @@ from flowjax.bijections import Chain, Flip, Invert, MaskedAutoregressive, Scan
 from flowjax.distributions import Transformed
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from dpflows.estimators.base import key_of
 from dpflows.experiments.paper import RECIPE, published
 from dpflows.experiments.running import Experiment, Job, Measurement
 from dpflows.experiments.shelf import Desk
@@ -37,8 +36,9 @@ from dpflows.experiments.trajectory import (
 from dpflows.flows.base import gaussian, uniform_box
 from dpflows.flows.density import BACKGROUND_WEIGHT, Defended
 from dpflows.flows.layers import BoundedAffine, RowMap
+from dpflows.pipeline.stage import jax_key
+from dpflows.pipeline.training import fit_model
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.fitting import fit_model
 from dpflows.training.loop import Callbacks
 from dpflows.training.taps import take_apart
 
@@ -179,11 +179,11 @@ def _scores(
     box = (corners[0], corners[1])
     flow = recipe_flow(max(job.epsilons), delta, box).set_params(steps=max(stops.values()))
     model = recipe_model(
-        PARTS[job.method], rows.shape[1], corners, key_of(entropy, "initialisation")
+        PARTS[job.method], rows.shape[1], corners, jax_key(entropy, "initialisation")
     )
     passed = Snapshots(set(stops.values()))
     plan = flow.plan(*rows.shape)
-    fit_model(model, rows, plan, entropy=entropy, callbacks=Callbacks(on_state=passed.take))
+    fit_model(model, rows, plan.trained, entropy=entropy, callbacks=Callbacks(on_state=passed.take))
     _, blueprint = take_apart(model)
     for claim, steps in stops.items():
         parameters, seconds = passed.at[steps]

@@ -16,20 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 import paramax
 
-from dpflows.estimators.base import key_of
 from dpflows.estimators.flow import DPFlow
-from dpflows.estimators.preparing import Prepared
 from dpflows.experiments.moments import moments_steps
 from dpflows.experiments.paper import RECIPE
 from dpflows.experiments.tables import Rows, Vector
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.density import Defended, Density
 from dpflows.flows.normalisers import Normaliser, Scaling
+from dpflows.pipeline.stage import jax_key
+from dpflows.pipeline.training import fit_model
 from dpflows.privacy.accounting import calibrate_steps
 from dpflows.privacy.events import SampledGaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.fitting import fit_model
 from dpflows.training.loop import CHUNK, Callbacks, State
 from dpflows.training.taps import take_apart
 
@@ -115,7 +114,7 @@ def recipe_models(
     units = shell.density_.normaliser if standardised else Scaling.identity(rows.shape[1])
     model = _fresh(shell, entropy)
     watch = _Watch(model, jnp.asarray(units.apply(test)), stops.values())
-    plan = dataclasses.replace(shell.plan_, steps=max(stops.values()))
+    plan = dataclasses.replace(shell.plan_.trained, steps=max(stops.values()))
     callbacks = Callbacks(on_state=watch.look)
     fit_model(
         model, units.apply(rows), plan, entropy=entropy, callbacks=callbacks, known_to_taps=True
@@ -132,7 +131,6 @@ def recipe_flow(epsilon: float, delta: float, box: tuple[Vector, Vector]) -> DPF
         epsilon,
         delta,
         bounds=box,
-        prior=None,
         normalisation="paper-not-private",
         architecture=maf,
         sampling="uniform",
@@ -214,8 +212,9 @@ def _fresh(shell: DPFlow, entropy: Entropy) -> Defended:
     and nothing would pull it back.
     """
     background = shell.density_.model.background
-    key = key_of(entropy, "initialisation")
-    flow = shell.plan_.architecture.build(background.shape[0], key=key)
+    key = jax_key(entropy, "initialisation")
+    architecture: Any = shell.plan_.architecture
+    flow = architecture.build(background.shape[0], key=key)
     return Defended(flow, background, weight=0.0)
 
 
@@ -224,10 +223,11 @@ def _stopped(
 ) -> DPFlow:
     """The shell with a model that the run passed, and the claim of the run up to its stop."""
     stopped = copy.copy(shell)
-    stopped.prepared_ = Prepared(units, None)
+    stopped.prior_ = None
     density = Density(units, model, shell.density_.low, shell.density_.high)
-    stopped.density_ = density.with_inside_mass(key_of(Entropy.from_os(), "sampling"))
-    stopped.plan_ = dataclasses.replace(shell.plan_, steps=steps, budget=budget)
-    stamps = (*shell.guarantee_.stamps, CHOSEN_STAMP)
-    stopped.guarantee_ = stopped.plan_.guarantee(stamps=stamps)
+    stopped.density_ = density.with_inside_mass(jax_key(Entropy.from_os(), "sampling"))
+    plan = shell.plan_.with_training(steps=steps)
+    stamps = (*plan.stamps, CHOSEN_STAMP)
+    stopped.plan_ = dataclasses.replace(plan, budget=budget, stamps=stamps)
+    stopped.guarantee_ = stopped.plan_.guarantee()
     return stopped

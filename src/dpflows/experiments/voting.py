@@ -34,7 +34,7 @@ _FOLDS = 10
 Box = tuple[Vector, Vector]
 
 MEMBERS: dict[str, Callable[[Box], DensityEstimator]] = {
-    "flow": lambda box: DPFlow(math.inf, bounds=box, prior=None),
+    "flow": lambda box: DPFlow(math.inf, bounds=box),
     "mixture": lambda box: DPGaussianMixture(math.inf, bounds=box, components=COMPONENTS[DATASET]),
     "large-mixture": lambda box: DPGaussianMixture(math.inf, bounds=box),
 }

@@ -149,6 +149,11 @@ class Guarantee:
         """Whether a proven, finite guarantee stands and no stamp voids it."""
         return self.kind == "bound" and math.isfinite(self.epsilon) and not self.stamps
 
+    @property
+    def budget(self) -> Budget:
+        """The guarantee as a budget that it just keeps."""
+        return Budget(self.epsilon, self.delta, self.neighbours)
+
     def privacy_statement(self) -> str:
         """The guarantee in plain words, for the person who answers for the data.
 

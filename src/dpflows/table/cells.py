@@ -43,7 +43,7 @@ _ADVICE = (
     "correct them, or declare in the schema their kind, how they are written ([text]), or "
     'unreadable = "missing"'
 )
-_FILL = "fill them, drop their rows, or declare nullable = true (DPFlow models missing cells)"
+_FILL = "fill them, drop their rows, or declare nullable = true (DPDensity models missing cells)"
 
 #: Values of a part of a column, and what is wrong with each.
 Reading = tuple[np.ndarray, np.ndarray]

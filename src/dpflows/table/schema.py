@@ -258,14 +258,14 @@ class Schema:
             if column.kind not in ("continuous", "integer"):
                 raise InputError(
                     f"{self.label(column.name)} is {column.kind}: not yet supported by this "
-                    "estimator; use DPFlow with a schema, which models it, drop it, or declare it "
-                    "continuous or integer"
+                    "estimator; use DPDensity with a schema, which models it, drop it, or declare "
+                    "it continuous or integer"
                 )
             if column.nullable:
                 raise InputError(
                     f"{self.label(column.name)} is nullable: not yet supported by this "
-                    "estimator; use DPFlow with a schema, which models missing cells, or fill them "
-                    "and declare nullable = false, or drop it"
+                    "estimator; use DPDensity with a schema, which models missing cells, or fill "
+                    "them and declare nullable = false, or drop it"
                 )
 
     def require_numeric(self) -> None:
@@ -277,7 +277,7 @@ class Schema:
         self.require_numbers()
         if self.constraints:
             raise InputError(
-                "constraints are not yet supported by this estimator; use DPFlow, which keeps "
+                "constraints are not yet supported by this estimator; use DPDensity, which keeps "
                 "them, or take them out of the schema"
             )
 

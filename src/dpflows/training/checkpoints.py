@@ -34,7 +34,6 @@ from dpflows.locking import NamedLock, require_one_name
 from dpflows.table.reading import Table
 from dpflows.training.fingerprints import forget_key, key_path, make_key, read_key, table_tag
 from dpflows.training.loop import State
-from dpflows.training.plan import Plan
 
 _KIND = "checkpoint"
 _BEFORE, _RESULT = "before-", "result-"
@@ -61,7 +60,7 @@ class Checkpoints:
     """
 
     path: Path
-    plan: Plan
+    plan: Any
     ledger: str | None = None
     seconds: float = 30.0
     table: Table | None = None

@@ -19,11 +19,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from dpflows.evaluation.audit.findings import Finding
 from dpflows.evaluation.audit.game import Game
+from dpflows.pipeline.plan import make_plan
+from dpflows.pipeline.training import Settings, fit_model
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.fitting import fit_model
 from dpflows.training.optimizers import NaturalGradient
-from dpflows.training.plan import Settings, make_plan
 
 #: Length of a canary's gradient before clipping, in clipping norms: clipping must act.
 STEEPNESS = 8.0
@@ -112,7 +112,11 @@ def audit_gradients(
     places = np.column_stack(np.divmod(np.arange(game.canaries), side)).astype(float)
     rows = np.where(coins[:, None], places, np.nan)
     model = fit_model(
-        CanaryWeights.blank(side, entropy), rows, plan, entropy=entropy, known_to_taps=True
+        CanaryWeights.blank(side, entropy),
+        rows,
+        plan.trained,
+        entropy=entropy,
+        known_to_taps=True,
     )
     # Plain descent from zero: minus the weight is the sum of all that was released. Natural steps
     # weigh it by gains that all weights share.

@@ -17,14 +17,14 @@ from jaxtyping import Array, Float
 
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.charging import Job
 from dpflows.evaluation.audit.findings import Finding
 from dpflows.evaluation.audit.game import Game
 from dpflows.flows.density import Density
+from dpflows.pipeline.stage import Work
+from dpflows.pipeline.training import negative_log_likelihood
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
-from dpflows.training.fitting import negative_log_likelihood
 from dpflows.training.loop import Callbacks, State
 from dpflows.training.taps import Blueprint, Parameters, take_apart
 
@@ -94,7 +94,7 @@ def learn_with_nulls(
 
     plan = estimator.plan(table.rows, len(table.schema.columns))
     callbacks = Callbacks(on_state=keep if watch else None)
-    estimator._learn(Job(table, plan, entropy, None, callbacks))
+    estimator._run(plan, Work(table, entropy, callbacks=callbacks))
     return Watched(estimator.density_, states)
 
 
@@ -180,7 +180,7 @@ def audit_rows(
         50
     """
     _check(estimator, score)
-    table = estimator._declarations().read(source)
+    table = estimator._spec().read(source)
     box = (table.schema.lows(), table.schema.highs())
     canaries, coins = unlikely_rows(*box, game.canaries, entropy), game.coins(entropy)
     joined = _joined(table, np.where(coins[:, None], canaries, np.nan))

@@ -16,14 +16,14 @@ from scipy import stats
 from dpflows.errors import InputError
 from dpflows.evaluation.audit.findings import Finding
 from dpflows.evaluation.audit.gradients import CanaryWeights
+from dpflows.pipeline.plan import Plan, make_plan
+from dpflows.pipeline.training import Settings, negative_log_likelihood
 from dpflows.privacy.accounting.gdp import GaussianProfile
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.clipping import by_taps
-from dpflows.training.fitting import negative_log_likelihood
 from dpflows.training.noise import private_gradient
-from dpflows.training.plan import Plan, Settings, make_plan
 from dpflows.training.taps import take_apart
 
 REPETITIONS = 100_000
@@ -62,7 +62,7 @@ def audit_step(
         for present in (True, False)
     )
     # Halfway: the fixed threshold at which both errors of a Gaussian test are equal.
-    middle = plan.clipping.norm / 2
+    middle = plan.trained.clipping.norm / 2
     misses, alarms = int((seen <= middle).sum()), int((unseen > middle).sum())
     mu = surely_apart(misses, alarms, repetitions=repetitions, confidence=confidence)
     most = surely_apart(0, 0, repetitions=repetitions, confidence=confidence)
@@ -90,7 +90,7 @@ def released_sums(
     """The noisy sum in the row's direction, drawn again and again by the code of a step."""
     parameters, blueprint = take_apart(CanaryWeights.blank(1, entropy))
     gradient = private_gradient(
-        by_taps(negative_log_likelihood, blueprint, plan.clipping),
+        by_taps(negative_log_likelihood, blueprint, plan.trained.clipping),
         blueprint,
         parameters,
         noise_multiplier=plan.noise_multiplier,

@@ -7,7 +7,6 @@ Guarantee:
 
 import dataclasses
 import functools
-import importlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpflows.errors import InputError
-from dpflows.estimators.persistence import ESTIMATORS
+from dpflows.estimators.persistence import ESTIMATORS, estimator_class
 from dpflows.estimators.repeats import untracked
 from dpflows.evaluation.coding import Codings, moved_inside, reference_codings
 from dpflows.evaluation.fidelity import column_errors, pair_errors
@@ -31,7 +30,7 @@ from dpflows.table.reading import read_table
 from dpflows.table.schema import Schema
 
 #: The method that models every schema.
-OURS = "DPFlow"
+OURS = "DPDensity"
 REAL, DISCRETISED = "real rows", "real, discretised"
 
 #: A method's rows and what they cost; nothing is promised where there is no guarantee.
@@ -168,13 +167,13 @@ def methods_for(schema: Schema) -> tuple[str, ...]:
 
     Example:
         >>> methods_for(Schema.from_bounds([0], [1]))[:2]
-        ('DPFlow', 'DPGaussian')
+        ('DPDensity', 'DPAutoregressive')
         >>> from dpflows.table.columns import Column
         >>> methods_for(Schema((Column("ill", "boolean"),)))
-        ('DPFlow', 'mst', 'aim', 'smartnoise-mst', 'smartnoise-aim')
+        ('DPDensity', 'mst', 'aim', 'smartnoise-mst', 'smartnoise-aim')
     """
     is_plain = not dataclasses.replace(schema, target=None).is_mixed
-    ours = tuple(ESTIMATORS) if is_plain else (OURS,)
+    ours = tuple(dict.fromkeys((OURS, *ESTIMATORS))) if is_plain else (OURS,)
     return (*ours, *PEERS)
 
 
@@ -266,7 +265,7 @@ def _by_peer(kind: type[Peer], arena: Arena) -> Made:
 def _by_ours(name: str, arena: Arena) -> Made:
     budget = arena.budget
     schema = arena.schema if name == OURS else dataclasses.replace(arena.schema, target=None)
-    estimator = getattr(importlib.import_module(ESTIMATORS[name]), name)(
+    estimator = estimator_class(name)(
         budget.epsilon, budget.delta, schema=schema, neighbours=budget.neighbours
     )
     # a comparison is INTERNAL: its models are not released together

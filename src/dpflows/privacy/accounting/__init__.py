@@ -4,7 +4,7 @@ The only package that talks to the accounting library.
 """
 
 from dpflows.privacy.accounting.base import Accountant, Profile
-from dpflows.privacy.accounting.calibration import calibrate_noise, calibrate_steps
+from dpflows.privacy.accounting.calibration import calibrate_noise, calibrate_steps, strength
 from dpflows.privacy.accounting.filters import PrivacyFilter, StepFilter
 from dpflows.privacy.accounting.pricing import ACCOUNTANTS, delta_of, epsilon_of, guarantee_for
 from dpflows.privacy.accounting.survey import Run, View
@@ -22,4 +22,5 @@ __all__ = [
     "delta_of",
     "epsilon_of",
     "guarantee_for",
+    "strength",
 ]

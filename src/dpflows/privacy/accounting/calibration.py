@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting.pricing import epsilon_of
-from dpflows.privacy.events import Event, SampledGaussianEvent
+from dpflows.privacy.events import Event, GaussianEvent, SampledGaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
 
 #: A multiplier is found to this relative precision, from above.
@@ -244,3 +244,17 @@ def _bracket(
             return search
         search = search.extended(trial(ahead))
     return search
+
+
+def strength(budget: Budget) -> float:
+    """The mu of Gaussian differential privacy that a budget allows; infinite without privacy.
+
+    Example:
+        >>> round(strength(Budget(1.0, 1e-5)), 2)
+        0.27
+    """
+    unit = Sensitivity.of_sum(1.0)
+    noise = calibrate_noise(
+        budget, lambda s: [GaussianEvent(noise=s, sensitivity=unit)], accountant="gdp"
+    )
+    return 1 / noise if noise else math.inf

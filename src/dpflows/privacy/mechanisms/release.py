@@ -1,11 +1,25 @@
-"""What a mechanism hands back: a value that may be published, and what it cost."""
+"""What a mechanism hands back: a value that may be published, and what it cost.
 
+Guarantee:
+    Inside ``only_these``, a release whose event is not in the list fails before its value is
+    returned, and so does one that is made twice.
+"""
+
+import contextlib
+import contextvars
 import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
+from dpflows.errors import UnplannedReleaseError
 from dpflows.privacy.events import Event
 
 Value = TypeVar("Value")
+
+#: The events that are still to be released, and those that were.
+_planned: contextvars.ContextVar[tuple[list[Event], list[Event]] | None] = contextvars.ContextVar(
+    "planned", default=None
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,3 +40,36 @@ class Release(Generic[Value]):
     value: Value
     event: Event
     stamp: str = ""
+
+    def __post_init__(self) -> None:
+        if (state := _planned.get()) is None:
+            return
+        planned, made = state
+        # a release that is wrapped again holds the very event of the first
+        if any(self.event is event for event in made):
+            return
+        if self.event not in planned:
+            raise UnplannedReleaseError(
+                f"a release for {self.event.purpose!r} is not among the planned events; nothing "
+                "was returned. This is a defect of the program: please report it"
+            )
+        planned.remove(self.event)
+        made.append(self.event)
+
+
+@contextlib.contextmanager
+def only_these(events: Sequence[Event]) -> Iterator[None]:
+    """Within the block mechanisms release these events, each once, and no others.
+
+    Example:
+        >>> from dpflows.privacy.events import PureEvent, Sensitivity
+        >>> with only_these(()):
+        ...     Release(3, PureEvent(epsilon=Sensitivity.uniformly(0.1), purpose="count"))
+        Traceback (most recent call last):
+        dpflows.errors.UnplannedReleaseError: a release for 'count' is not among the planned ...
+    """
+    token = _planned.set((list(events), []))
+    try:
+        yield
+    finally:
+        _planned.reset(token)

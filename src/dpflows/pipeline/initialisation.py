@@ -1,4 +1,4 @@
-"""Data-dependent start of ActNorm layers, paid for (the paper's DP-NF-INIT).
+"""The untrained flow, and a data-dependent start of its ActNorm layers (the paper's DP-NF-INIT).
 
 The paper adds Laplace noise to the mean and to the standard deviation of each layer's
 inputs, with sensitivities of the order of one over the number of rows. That is right for a
@@ -11,10 +11,20 @@ import dataclasses
 import math
 from typing import Any, final
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from dpflows.caching import keep_compiled_programs
+from dpflows.errors import InputError
 from dpflows.flows.acting import with_act_norms
+from dpflows.flows.architectures import Architecture
+from dpflows.flows.base import gaussian_mixture, uniform_box
+from dpflows.flows.density import Defended
+from dpflows.flows.normalisers import Normaliser
+from dpflows.mixtures.mixture import Mixture
+from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent, check_choice
 from dpflows.privacy.guarantee import Budget
@@ -133,6 +143,68 @@ def plan_initialisation(
     )
     noise = max(whole * math.sqrt(max(layers, 1) / share), 1e-3)
     return Initialisation(name, layers, columns, noise, budget)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class BuildFlow(Stage):
+    """Build a flow over the box, with the uniform background on the box, and start it.
+
+    Attributes:
+        architecture: The flow; ``None`` where the prior itself is the model.
+        initialisation: How its ActNorm layers start.
+        trainable_prior: Whether training may move the prior.
+
+    Guarantee:
+        Releases what the initialisation lists.
+    """
+
+    architecture: Architecture | None
+    initialisation: Initialisation
+    trainable_prior: bool = False
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What the initialisation costs."""
+        return () if self.architecture is None else self.initialisation.events
+
+    def run(self, work: Work) -> Work:
+        """Build and start; a run that goes on from kept steps needs no start of its own."""
+        keep_compiled_programs()
+        normaliser = needed(work.normaliser)
+        points = normaliser.apply(needed(work.rows))
+        key = work.entropy.key("initialisation")
+        model = untrained_flow(
+            self.architecture, normaliser, work.prior, work.box, key, self.trainable_prior
+        )
+        has_steps = work.journal is not None and work.journal.has_state
+        if self.architecture is not None and not has_steps:
+            start = self.initialisation.start(model.flow, points, entropy=work.entropy)
+            model = Defended(start, model.background)
+        return work.after(points=points, model=model)
+
+
+def untrained_flow(
+    architecture: Architecture | None,
+    normaliser: Normaliser,
+    prior: Mixture | None,
+    box: tuple[np.ndarray, np.ndarray],
+    key_words: np.ndarray,
+    trainable_prior: bool,
+) -> Defended:
+    """An untrained flow over a box, or the prior itself, with the background on that box."""
+    base = None
+    if prior is not None:
+        base = gaussian_mixture(
+            prior.weights, prior.means, prior.factors, trainable=trainable_prior
+        )
+    if architecture is not None:
+        key = jax.random.wrap_key_data(jnp.asarray(key_words))
+        base = architecture.build(len(box[0]), key=key, base=base)
+    if base is None:
+        raise InputError("a model without training needs a prior")
+    corners = (normaliser.apply(corner[None])[0] for corner in box)
+    return Defended(base, uniform_box(*(corner.tolist() for corner in corners)))
 
 
 def _purpose(layer: int) -> str:

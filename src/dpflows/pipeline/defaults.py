@@ -10,8 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.cells import CellShape
-from dpflows.privacy.accounting import calibrate_noise
-from dpflows.privacy.events import GaussianEvent, Sensitivity
+from dpflows.privacy.accounting import strength
 from dpflows.privacy.guarantee import Budget
 from dpflows.training.fisher import MOST_EXACT
 
@@ -128,20 +127,6 @@ def _affordable(weights: float, columns: int) -> Architecture:
 def _network(shape: Architecture, columns: int) -> int:
     """The weights of one column's network."""
     return (columns + 1) * shape.width + (shape.width + 1) * shape.scalar_map().size
-
-
-def strength(budget: Budget) -> float:
-    """The mu of Gaussian differential privacy that a budget allows; infinite without privacy.
-
-    Example:
-        >>> round(strength(Budget(1.0, 1e-5)), 2)
-        0.27
-    """
-    unit = Sensitivity.of_sum(1.0)
-    noise = calibrate_noise(
-        budget, lambda s: [GaussianEvent(noise=s, sensitivity=unit)], accountant="gdp"
-    )
-    return 1 / noise if noise else math.inf
 
 
 def rule_for(optimizer: str) -> "Callable[..., Defaults]":

@@ -3,8 +3,8 @@
 import functools
 import math
 
+from dpflows.pipeline.plan import Plan
 from dpflows.privacy.accounting import epsilon_of
-from dpflows.training.plan import Plan
 
 #: The accountant is asked at this many points of a run; in between, the next one is shown.
 KNOTS = 12
@@ -19,7 +19,8 @@ class Odometer:
 
     Example:
         >>> from dpflows.privacy.guarantee import Budget
-        >>> from dpflows.training.plan import Settings, make_plan
+        >>> from dpflows.pipeline.plan import make_plan
+        >>> from dpflows.pipeline.training import Settings
         >>> plan = make_plan(Budget(1.0, 1e-5), rows=900, columns=2, settings=Settings(steps=9))
         >>> 0 < Odometer(plan)(1) <= Odometer(plan)(9) <= 1.0
         True

@@ -1,26 +1,24 @@
-"""The plan: everything a private run will do, fixed before a row is read.
+"""Training as a stage: DP-SGD, DP-Adam or natural gradient, on batches of private rows.
 
 Guarantee:
-    A plan is computed from public numbers alone: the budget, the number of rows and
-    columns, and the caller's settings. Nothing else chooses a noise multiplier, and
-    ``Plan.events`` is exactly what running the plan releases.
+    The trained model is a function of the stage's released events, public settings
+    and randomness. Rows are passed to compiled code as arguments, never closed over,
+    so no compiled program or cache holds them.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpflows.caching import keep_compiled_programs
 from dpflows.errors import InputError
 from dpflows.flows.architectures import Architecture
 from dpflows.flows.cells import NAME, CellShape
-from dpflows.privacy.accounting import calibrate_noise, calibrate_steps
-from dpflows.privacy.events import Event, check_positive, event_from_dict
-from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.spending import Spending
-from dpflows.training.batches import Batches, make_batches
-from dpflows.training.checks import Checks, plan_checks
-from dpflows.training.clipping import Clipping
-from dpflows.training.defaults import (
+from dpflows.pipeline.defaults import (
     Defaults,
     Shape,
     expected_megabytes,
@@ -30,6 +28,18 @@ from dpflows.training.defaults import (
     natural_seconds,
     rule_for,
 )
+from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.privacy.accounting import calibrate_noise, calibrate_steps
+from dpflows.privacy.events import Event, check_positive
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.randomness import Entropy
+from dpflows.training.batches import Batches, make_batches
+from dpflows.training.checkpoints import Checkpoints
+from dpflows.training.checks import Checks, plan_checks
+from dpflows.training.clipping import Clipping, by_taps, choose_clipper
+from dpflows.training.loop import Callbacks, Loop, PlainGradient, Training, plain_gradient
+from dpflows.training.natural_gradient import Natural
+from dpflows.training.noise import PrivateGradient, private_gradient
 from dpflows.training.optimizers import (
     Descent,
     NaturalGradient,
@@ -37,7 +47,9 @@ from dpflows.training.optimizers import (
     name_of,
     optimizer_from,
 )
+from dpflows.training.taps import Blueprint, Parameters, take_apart
 
+Model = TypeVar("Model")
 T = TypeVar("T")
 
 
@@ -67,17 +79,26 @@ class Settings:
     accountant: str = "pld"
 
 
+@final
 @dataclasses.dataclass(frozen=True)
-class Plan(Spending):
-    """What a run will do and what it will cost.
+class TrainModel(Stage):
+    """Noisy steps on batches of the rows, as many as the budget allows.
 
-    Example:
-        >>> plan = make_plan(Budget(1.0, 1e-5), rows=1000, columns=2, settings=Settings(steps=10))
-        >>> plan.steps, plan.noise_multiplier > 0
-        (10, True)
+    Attributes:
+        rows: Public number of rows.
+        columns: Number of columns.
+        architecture: The shape of the model.
+        batches: How rows are drawn.
+        steps: How many steps are made.
+        noise_multiplier: The noise of a step over its clipping norm; zero without privacy.
+        clipping: How a row's gradient is bounded, for first-order methods.
+        optimizer: What is done with noisy gradients.
+        checks: The progress checks of natural-gradient training.
+
+    Guarantee:
+        ``events`` is exactly what the steps and the checks release.
     """
 
-    budget: Budget
     rows: int
     columns: int
     architecture: Shape
@@ -86,27 +107,43 @@ class Plan(Spending):
     noise_multiplier: float
     clipping: Clipping
     optimizer: Descent
-    accountant: str
-    before: tuple[Event, ...] = ()
     checks: Checks | None = None
 
     @property
+    def is_private(self) -> bool:
+        """Whether steps are noisy."""
+        return self.noise_multiplier > 0
+
+    @property
     def events(self) -> tuple[Event, ...]:
-        """Every release the plan makes: what was paid before training, then training."""
+        """What all steps and checks release."""
         return self.events_by(self.steps)
 
     def events_by(self, steps: int) -> tuple[Event, ...]:
-        """Every release up to the end of a step, the check after it included."""
+        """What is released up to the end of a step, the check after it included."""
         if not self.is_private or steps == 0:
-            return self.before
+            return ()
         training = self.batches.event(steps=steps, noise_multiplier=self.noise_multiplier)
-        return (*self.before, training, *self._checks_by(steps))
+        return (training, *self._checks_by(steps))
 
     def _checks_by(self, steps: int) -> list[Event]:
         if self.checks is None:
             return []
         made = self.checks.done_by(steps, steps=self.steps)
         return [self.checks.event(made)] if made else []
+
+    def run(self, work: Work) -> Work:
+        """Train the model of the work on its points."""
+        model = fit_model(
+            needed(work.model),
+            needed(work.points),
+            self,
+            entropy=work.entropy,
+            callbacks=work.callbacks,
+            checkpoints=work.journal,
+            known_to_taps=True,
+        )
+        return work.after(model=model)
 
     @property
     def seconds(self) -> float:
@@ -139,8 +176,6 @@ class Plan(Spending):
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description."""
         return {
-            "rows": self.rows,
-            "columns": self.columns,
             "architecture": dataclasses.asdict(self.architecture),
             "sampling": self.batches.sampling,
             "batch_size": self.batches.batch_size,
@@ -149,34 +184,27 @@ class Plan(Spending):
             "noise_multiplier": self.noise_multiplier,
             "clipping": dataclasses.asdict(self.clipping),
             "optimizer": dataclasses.asdict(self.optimizer),
-            "accountant": self.accountant,
-            "before": [event.to_dict() for event in self.before],
             "checks": None if self.checks is None else self.checks.to_dict(),
         }
 
     @classmethod
-    def from_dict(cls, description: dict[str, Any], budget: Budget) -> "Plan":
+    def from_dict(cls, description: dict[str, Any], *, rows: int, columns: int) -> "TrainModel":
         """Read back what ``to_dict`` wrote."""
-        shape = {name: int(description[name]) for name in ("rows", "batch_size")}
-        before = tuple(event_from_dict(event) for event in description["before"])
         sampling, checks = description["sampling"], description.get("checks")
         return cls(
-            budget=budget,
-            rows=shape["rows"],
-            columns=int(description["columns"]),
+            rows=rows,
+            columns=columns,
             architecture=_shape(description["architecture"]),
-            batches=make_batches(sampling, **shape),
+            batches=make_batches(sampling, rows=rows, batch_size=int(description["batch_size"])),
             steps=int(description["steps"]),
             noise_multiplier=float(description["noise_multiplier"]),
             clipping=Clipping(**description["clipping"]),
             optimizer=optimizer_from(description["optimizer"]),
-            accountant=str(description["accountant"]),
-            before=before,
-            checks=checks and Checks.from_dict(checks, sampling=sampling, rows=shape["rows"]),
+            checks=checks and Checks.from_dict(checks, sampling=sampling, rows=rows),
         )
 
 
-def make_plan(
+def plan_training(
     budget: Budget,
     *,
     rows: int,
@@ -184,8 +212,8 @@ def make_plan(
     settings: Settings | None = None,
     before: Sequence[Event] = (),
     train: bool = True,
-) -> Plan:
-    """Turn a budget and a table's shape into a frozen plan.
+) -> TrainModel:
+    """The training that a budget allows for a table of this shape.
 
     Args:
         budget: What may be spent in total.
@@ -195,7 +223,6 @@ def make_plan(
         before: What is spent before training, inside the same budget.
         train: Whether to train at all, where ``before`` may have spent everything.
     """
-    _require_shape(rows, columns)
     settings = settings or Settings()
     rule = rule_for(name_of(settings.optimizer))(budget, rows=rows, columns=columns)
     batches = make_batches(
@@ -208,8 +235,7 @@ def make_plan(
         if train
         else (0, 0.0)
     )
-    return Plan(
-        budget=budget,
+    return TrainModel(
         rows=rows,
         columns=columns,
         architecture=settings.architecture or rule.architecture,
@@ -218,8 +244,6 @@ def make_plan(
         noise_multiplier=noise,
         clipping=Clipping(settings.clipping_norm, settings.clipping),
         optimizer=optimizer,
-        accountant=settings.accountant,
-        before=tuple(before),
         checks=checks and dataclasses.replace(checks, count=min(checks.count, steps)),
     )
 
@@ -290,8 +314,75 @@ def _given(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
-def _require_shape(rows: int, columns: int) -> None:
-    if rows < 2:
-        raise InputError(f"rows must be at least 2, got {rows}; nobody can hide in a table of one")
-    if columns < 1:
-        raise InputError(f"columns must be at least 1, got {columns}")
+def negative_log_likelihood(model: Any, row: Float[Array, " columns"]) -> Float[Array, ""]:
+    """The loss of one row."""
+    return -model.log_prob(row)
+
+
+def fit_model(
+    model: Model,
+    rows: Float[np.ndarray, "rows columns"],
+    plan: TrainModel,
+    *,
+    entropy: Entropy,
+    callbacks: Callbacks | None = None,
+    checkpoints: Checkpoints | None = None,
+    known_to_taps: bool = False,
+) -> Model:
+    """Train ``model`` on normalised rows as ``plan`` says.
+
+    Args:
+        model: Anything with ``log_prob`` of one row.
+        rows: The private rows, normalised.
+        plan: What to do; must have been made for this many rows.
+        entropy: Where batches and noise come from.
+        callbacks: Progress and stop hooks.
+        checkpoints: Where to keep the run, and from where to go on with it.
+        known_to_taps: Skip the check that taps are exact for this model.
+    """
+    if plan.steps == 0:
+        return model
+    keep_compiled_programs()
+    parameters, blueprint = take_apart(model)
+    loop = _training(plan, blueprint, parameters, known_to_taps)
+    dtype = jnp.result_type(float)
+    callbacks, state = callbacks or Callbacks(), loop.start(parameters)
+    if checkpoints is not None:
+        checkpoints.begin()
+        callbacks = dataclasses.replace(callbacks, on_state=checkpoints.keep)
+        state = checkpoints.resume(state)
+    state = loop.run(state, jnp.asarray(rows, dtype), entropy=entropy, callbacks=callbacks)
+    if checkpoints is not None:
+        # Otherwise a second start would make the last steps again, with other noise.
+        checkpoints.write(state)
+    return blueprint.assemble(loop.released(state))
+
+
+def _training(
+    plan: TrainModel, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
+) -> Training:
+    """The run that the plan asks for."""
+    how = plan.optimizer
+    if isinstance(how, NaturalGradient):
+        return Natural(blueprint, plan.batches, how, plan.noise_multiplier, plan.steps, plan.checks)
+    gradient = _gradient(plan, blueprint, parameters, known_to_taps)
+    return Loop(gradient, plan.batches, how, plan.steps)
+
+
+def _gradient(
+    plan: TrainModel, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
+) -> PlainGradient | PrivateGradient:
+    loss = negative_log_likelihood
+    if not plan.is_private:
+        return plain_gradient(loss, blueprint)
+    if known_to_taps:
+        clipper = by_taps(loss, blueprint, plan.clipping)
+    else:
+        clipper = choose_clipper(loss, blueprint, plan.clipping, parameters, plan.columns)
+    return private_gradient(
+        clipper,
+        blueprint,
+        parameters,
+        noise_multiplier=plan.noise_multiplier,
+        batch_size=plan.batches.batch_size,
+    )

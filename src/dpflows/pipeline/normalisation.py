@@ -13,7 +13,8 @@ from typing import final
 import numpy as np
 from jaxtyping import Float
 
-from dpflows.flows.normalisers import Curves, Normaliser, Scaling
+from dpflows.flows.normalisers import Curves, Normaliser, Scaling, normaliser_from
+from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent, Sensitivity, check_choice
 from dpflows.privacy.guarantee import Budget
@@ -25,6 +26,7 @@ from dpflows.privacy.mechanisms.trees import (
     trees_sensitivity,
 )
 from dpflows.privacy.randomness import Entropy
+from dpflows.training.checkpoints import Before
 from dpflows.training.gaussianising import gaussian_curve
 
 #: Declared bounds are mapped to this many units on either side of zero.
@@ -45,7 +47,7 @@ Vector = Float[np.ndarray, " columns"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalisation(abc.ABC):
+class Normalisation(Stage):
     """A planned way to find a normaliser.
 
     Attributes:
@@ -60,6 +62,20 @@ class Normalisation(abc.ABC):
     rows: int
     columns: int
     noise: float
+
+    is_kept = True
+
+    def run(self, work: Work) -> Work:
+        """Find the normaliser."""
+        return work.after(normaliser=self.find(needed(work.rows), *work.box, entropy=work.entropy))
+
+    def keep(self, work: Work) -> Before:
+        """The normaliser, with what a prior has added to it."""
+        return {}, needed(work.normaliser).arrays()
+
+    def resume(self, work: Work, kept: Before) -> Work:
+        """The normaliser that was found before."""
+        return work.after(normaliser=normaliser_from(kept[1]))
 
     @property
     def is_worthwhile(self) -> bool:

@@ -1,7 +1,7 @@
-"""From a table and its public declarations to rows inside a box.
+"""What is declared about a table, and the stage that brings its rows into the declared domain.
 
 Guarantee:
-    The box comes from declarations, or from noisy counts whose events are part of the
+    The domain comes from declarations, or from noisy counts whose events are part of the
     plan; never from the rows alone. A column about which nothing is declared is refused.
     Kinds are declared, too: without a schema all columns are continuous, whatever the types
     are that the table gives them.
@@ -13,40 +13,30 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float
 from scipy.sparse import issparse
 
 from dpflows.errors import InputError, unquoted
-from dpflows.estimators.discovering import Discovery, gaps_of
+from dpflows.pipeline.discovery import Discovery, gaps_of
+from dpflows.pipeline.stage import Stage, Work
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding, require_declared
 from dpflows.table.forms import Form
+from dpflows.table.mixing import MixedEncoding
 from dpflows.table.reading import Table, read_table
 from dpflows.table.schema import Schema
+from dpflows.training.checkpoints import Before
 
 VALUES_READ_STAMP = "NOT PRIVATE: bounds were read from the rows and not paid for"
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Intake:
-    """Rows inside a public box, and how to turn points of it into rows again."""
-
-    rows: Float[np.ndarray, "rows columns"]
-    encoding: Encoding
-    form: Form
-    stamps: tuple[str, ...]
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Declarations:
+class TableSpec:
     """What a curator says about a table before anybody reads it.
 
     Args:
-        schema: A ``Schema`` or the path of one; without one every column is continuous.
+        schema: What the columns mean; without one every column is continuous.
         bounds: ``(low, high)`` of the columns instead, numbers or one per column.
         discover: The share of epsilon, and of delta if there are labels, that may find
             bounds and categories where none are declared.
@@ -54,13 +44,12 @@ class Declarations:
             constraints; they must be declared in a schema.
 
     Example:
-        >>> told = Declarations(None, (0, 1), None)
-        >>> table = told.read(np.full((3, 2), 0.5))
-        >>> told.take_in(table, Budget(1.0, 1e-5), Entropy.from_os()).rows.shape
-        (3, 2)
+        >>> spec = TableSpec.resolve(None, (0, 1), None)
+        >>> spec.read(np.full((3, 2), 0.5)).rows
+        3
     """
 
-    schema: Schema | str | os.PathLike[str] | None
+    schema: Schema | None
     bounds: Any
     discover: float | None
     mixed: bool = False
@@ -71,33 +60,45 @@ class Declarations:
         if self.discover is not None and not 0 < self.discover < 1:
             raise InputError(f"discover must be a share between 0 and 1, got {self.discover}")
 
-    def known_schema(self) -> Schema | None:
-        """The declared schema, read from its file if need be."""
-        if self.schema is None or isinstance(self.schema, Schema):
-            return self.schema
-        if isinstance(self.schema, str | os.PathLike):
-            return Schema.read(self.schema)
-        raise InputError("schema must be a Schema or the path of a TOML or JSON file")
+    @classmethod
+    def resolve(
+        cls,
+        schema: Schema | str | os.PathLike[str] | None,
+        bounds: Any,
+        discover: float | None,
+        *,
+        mixed: bool = False,
+    ) -> "TableSpec":
+        """The declarations, with the schema read from its file, once."""
+        if isinstance(schema, str | os.PathLike):
+            schema = Schema.read(schema)
+        if schema is not None and not isinstance(schema, Schema):
+            raise InputError("schema must be a Schema or the path of a TOML or JSON file")
+        return cls(schema, bounds, discover, mixed)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the schema declares more than numbers."""
+        return self.schema is not None and self.schema.is_mixed
 
     def count(self, columns: int | None) -> int:
         """How many columns a table has; the schema knows, else the caller must say."""
-        schema = self.known_schema()
-        declared = None if schema is None else len(schema.columns)
+        declared = None if self.schema is None else len(self.schema.columns)
         if columns is None and declared is None:
             raise InputError("columns must be given where no schema declares them")
         if columns is not None and declared not in (None, columns):
             raise InputError(f"columns must be {declared} as in the schema, got {columns}")
         return columns if declared is None else declared  # type: ignore[return-value]
 
-    def events(self, budget: Budget, columns: int) -> tuple[Event, ...]:
-        """What finding bounds and categories will cost; nothing if all are declared."""
+    def domain(self, budget: Budget, columns: int, *, mixed: bool = False) -> "EncodeRows":
+        """The stage that finds what is not declared and encodes the rows."""
         if self.discover is None:
-            return ()
-        schema = self.known_schema()
-        if schema is not None:
-            return Discovery(self.discover, budget, gaps_of(schema)).events()
-        places = range(columns) if self.bounds is None else ()
-        return Discovery(self.discover, budget, tuple((i, False) for i in places)).events()
+            return EncodeRows(None, mixed)
+        if self.schema is not None:
+            gaps = gaps_of(self.schema)
+        else:
+            gaps = tuple((i, False) for i in range(columns)) if self.bounds is None else ()
+        return EncodeRows(Discovery(self.discover, budget, gaps), mixed)
 
     @unquoted
     def read(self, source: Any) -> Table:
@@ -107,40 +108,64 @@ class Declarations:
             InputError: The estimator does not model a kind that is declared, or something
                 is neither declared nor to be discovered; before anything is paid.
         """
-        schema = self.known_schema()
-        table = read_table(as_source(source), schema)
-        if schema is None and self.bounds is not None:
+        table = read_table(as_source(source), self.schema)
+        if self.schema is None and self.bounds is not None:
             table = dataclasses.replace(table, schema=with_bounds(table.schema, self.bounds))
-        if schema is None or not self.mixed:
+        if self.schema is None or not self.mixed:
             table.schema.require_numeric()
         if self.discover is None:
             require_declared(table.schema)
         return table
 
+
+@final
+@dataclasses.dataclass(frozen=True)
+class EncodeRows(Stage):
+    """Find bounds and categories that are not declared, and encode the rows.
+
+    Attributes:
+        discovery: The search for what is not declared; ``None`` if all is declared.
+        mixed: Whether rows become bins of columns of any kind, or points of a box.
+
+    Guarantee:
+        Releases what the search lists. Encoding is row by row and stays inside.
+    """
+
+    discovery: Discovery | None
+    mixed: bool = False
+
+    is_kept = True
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What the search costs."""
+        return () if self.discovery is None else self.discovery.events()
+
+    def run(self, work: Work) -> Work:
+        """Search, then encode."""
+        return self._encoded(work, self._found(work))
+
     @unquoted
-    def take_in(
-        self, table: Table, budget: Budget, entropy: Entropy, *, found: Schema | None = None
-    ) -> Intake:
-        """Move the rows of a table into the box.
+    def _found(self, work: Work) -> Schema:
+        declared = work.table.schema
+        if declared.undeclared() and self.discovery is not None:
+            return self.discovery.find(work.table, work.entropy)
+        return declared
 
-        Args:
-            table: The table, as read here.
-            budget: The total; discovery has its share of it.
-            entropy: Where noise and dither come from.
-            found: The schema of an earlier start of the same run, whose discovered
-                bounds are paid for already.
-        """
-        found = self.settled(table, budget, entropy) if found is None else found
-        table, encoding = dataclasses.replace(table, schema=found), Encoding(found)
-        rows = encoding.encode(table, lambda count: entropy.uniforms("dither", step=0, count=count))
-        return Intake(rows, encoding, table.form, stamps_of(found))
+    def keep(self, work: Work) -> Before:
+        """The schema with what was found."""
+        return {"schema": work.table.schema.to_dict()}, {}
 
-    def settled(self, table: Table, budget: Budget, entropy: Entropy) -> Schema:
-        """The declared schema, with what is not declared found by its share of epsilon."""
-        if table.schema.undeclared() and self.discover is not None:
-            search = Discovery(self.discover, budget, gaps_of(table.schema))
-            return search.find(table, entropy)
-        return table.schema
+    def resume(self, work: Work, kept: Before) -> Work:
+        """Encode by the schema that was found before."""
+        return self._encoded(work, Schema.from_dict(kept[0]["schema"]))
+
+    @unquoted
+    def _encoded(self, work: Work, found: Schema) -> Work:
+        table = dataclasses.replace(work.table, schema=found)
+        encoding = MixedEncoding(found) if self.mixed else Encoding(found)
+        rows = encoding.encode(table, lambda n: work.entropy.uniforms("dither", step=0, count=n))
+        return work.after(table=table, encoding=encoding, rows=rows)
 
 
 def with_bounds(schema: Schema, bounds: Any) -> Schema:
