@@ -2,7 +2,7 @@
 
     python benchmarks/mixed.py --data FOLDER [--epsilon E] [--variants V...]
 
-A variant is ``default`` or settings of ``DPFlow`` and shares of the budget, written as
+A variant is ``default`` or settings of ``DPAutoregressive`` and shares of the budget, written as
 ``steps=1000,learning_rate=0.01`` or ``cell_share=0.1,stands_out=5``. The test rows of the set are
 never read, so that they stay fit to judge what was chosen here.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dpflows import DPFlow
+from dpflows import DPAutoregressive
 from dpflows.evaluation.peers.contest import Arena
 from dpflows.experiments.tables import ADULT_SCHEMA, read_adult
 from dpflows.privacy.guarantee import Budget
@@ -43,7 +43,7 @@ def line(variant, epsilon, fitted, held, schema):
     given = settings(variant)
     for name in [name for name in given if name in SHARES]:
         setattr(grouping, SHARES[name], given.pop(name))
-    model = DPFlow(epsilon, DELTA, schema=schema, **given).fit(fitted)
+    model = DPAutoregressive(epsilon, DELTA, schema=schema, **given).fit(fitted)
     columns = (
         read_table(rows, schema).columns for rows in (fitted, held, model.sample(len(fitted)))
     )

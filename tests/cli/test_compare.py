@@ -156,15 +156,17 @@ def test_a_failure_is_named_and_not_quoted(command, monkeypatch):
 
 def test_plain_numbers_have_more_methods(files):
     plain, mixed = (compare._declared(files / f"{k}.toml", None) for k in ("numeric", "mixed"))
-    assert {"DPFlow", "DPGaussian", "DPKernelDensity", "mst"} <= set(contest.methods_for(plain))
-    assert contest.methods_for(mixed) == ("DPFlow", *PEERS)
+    assert {"DPDensity", "DPFlow", "DPGaussian", "DPKernelDensity", "mst"} <= set(
+        contest.methods_for(plain)
+    )
+    assert contest.methods_for(mixed) == ("DPDensity", *PEERS)
 
 
 def test_mistakes_are_one_line(files, refused):
     table, schema = files / "mixed.csv", files / "mixed.toml"
     words = ("compare", table, "--schema", schema, "--epsilon")
     assert "finite" in refused(*words, "inf", "--methods", "mst")
-    assert "some of DPFlow, mst, aim" in refused(*words, 1, "--methods", "DPGaussian")
+    assert "some of DPDensity, mst, aim" in refused(*words, 1, "--methods", "DPGaussian")
     assert "target" in refused(*words, 1, "--target", "height")
     assert ".json" in refused(*words, 1, "--output", files / "c.txt")
     assert "epsilon" in refused(*words, 0)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflows import DPFlow
+from dpflows import DPAutoregressive
 from dpflows.cli.formulas import begins_formula, escaped
 from dpflows.cli.sample import sample
 from dpflows.table import Schema
@@ -30,7 +30,7 @@ def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("formulas") / "m.dpflow"
     rng = np.random.default_rng()
     rows = pd.DataFrame({"=note": rng.choice(LABELS, 400), "dose": rng.uniform(-9, 9, 400)})
-    flow = DPFlow(8.0, 1e-5, schema=Schema.from_dict(SCHEMA), steps=3, batch_size=50)
+    flow = DPAutoregressive(8.0, 1e-5, schema=Schema.from_dict(SCHEMA), steps=3, batch_size=50)
     flow.fit(rows).save(path)
     return path
 

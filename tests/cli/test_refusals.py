@@ -10,6 +10,7 @@ import time
 import pytest
 
 from dpflows.cli.main import app, run
+from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.flow import DPFlow
 
 
@@ -97,7 +98,7 @@ def test_kinds_that_a_verb_does_not_model(refused, job, tmp_path):
     said = refused("ensemble", job.rows, "--epsilon-per-query", 0.1, *words)
     assert "not yet supported" in said
     said = refused("plan", "--schema", schema, "--rows", 300, "--epsilon", 1, "--prior", "mixture")
-    assert "prior is a setting for tables of numbers" in said
+    assert "prior is not a setting of the model autoregressive" in said
 
 
 OUTPUTS = [
@@ -148,7 +149,7 @@ def test_an_interrupted_fit_leaves_nothing(job, tmp_path, monkeypatch, capsys):
     def fit(self, X, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(DPFlow, "fit", fit)
+    monkeypatch.setattr(DensityEstimator, "fit", fit)
     assert run(app, [str(word) for word in fit_words(job, tmp_path)]) == 130
     assert os.listdir(tmp_path) == []
 

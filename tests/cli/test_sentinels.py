@@ -47,14 +47,14 @@ for words in json.loads(sys.argv[1]):
 LEAK = """
 import struct
 from dpflows.errors import InputError
-from dpflows.estimators.flow import DPFlow
+from dpflows.estimators.base import DensityEstimator
 def careless(self, X, **options):
     cell = X["dose"][7].as_py()
     open("logs/text", "w").write(f"row 7 has {cell!r}")
     open("logs/double", "wb").write(b"x" + struct.pack("<d", cell))
     open("logs/single", "wb").write(bytes(13) + struct.pack("<f", cell))
     raise InputError("stopped")
-DPFlow.fit = careless
+DensityEstimator.fit = careless
 """
 
 

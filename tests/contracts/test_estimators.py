@@ -29,6 +29,7 @@ CHEAP = {
         "steps": 5,
         "batch_size": 2,
     },
+    "DPAutoregressive": {"steps": 5, "batch_size": 2},
     "DPKernelDensity": {"bandwidth": 0.05},
 }
 FALSE_ALARM = 1e-6
@@ -37,6 +38,9 @@ _SKEWED = _RNG.normal(size=(400, 2)) @ np.array([[1.0, 0.6], [0.0, 0.5]]) + [0.5
 ROWS = _SKEWED.clip(-4, 4)
 
 every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
+#: The density of a mixed row is in part a probability of single values, which no quadrature
+#: finds; tests/estimators/test_mixed.py compares it with samples.
+of_numbers = pytest.mark.parametrize("name", [n for n in ESTIMATORS if n != "DPAutoregressive"])
 
 
 def make(name, **changes):
@@ -95,19 +99,19 @@ def test_scores_are_finite_inside_and_nothing_outside(name):
     assert fitted(name).score(ROWS) == pytest.approx(fitted(name).score_samples(ROWS).mean())
 
 
-@every_estimator
+@of_numbers
 def test_the_density_integrates_to_one(name):
     """The mass inside the bounds is known to 0.002 (65,536 draws); the rest is quadrature."""
     assert cell_chances(name).sum() == pytest.approx(1.0, abs=0.02)
 
 
-@every_estimator
+@of_numbers
 def test_samples_follow_the_density(name):
     """False alarms: one in a million seeds."""
     assert surprise(name, fitted(name).sample(4000)) > FALSE_ALARM
 
 
-@every_estimator
+@of_numbers
 @pytest.mark.parametrize(
     "bug", [lambda rows: 0.8 * rows, lambda rows: np.clip(rows + [0.3, 0.0], -4, 4)]
 )
@@ -214,7 +218,7 @@ def test_a_neighbouring_table_leaves_the_public_part_alone(name):
     neighbour[0] = [4.0, -4.0]
     headers = [model.to_file()[0] for model in (fitted(name), make(name).fit(neighbour))]
     for header in headers:
-        header.pop("log_inside")
+        header.pop("log_inside", None)
     assert headers[0] == headers[1]
 
 
@@ -283,7 +287,7 @@ def test_wrong_questions_are_refused(name):
 
 
 @every_estimator
-@pytest.mark.parametrize("part", ["guarantee", "schema", "form", "plan", "log_inside"])
+@pytest.mark.parametrize("part", ["guarantee", "schema", "form", "plan"])
 def test_files_that_lack_a_part_are_refused(name, part, tmp_path):
     from dpflows.files import write_model
 

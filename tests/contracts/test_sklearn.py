@@ -26,10 +26,11 @@ FLOW = {
     "steps": 2,
     "batch_size": 5,
 }
+SETTINGS = {"DPFlow": FLOW, "DPAutoregressive": {"steps": 2, "batch_size": 5}}
 #: A kernel density takes two columns at most; the checks use ten.
 FEW_COLUMNS = "DPKernelDensity"
 #: Left to the long suite: a flow is compiled anew for every fit, a histogram has many cells.
-SLOW = ("DPFlow", "DPHistogram")
+SLOW = ("DPAutoregressive", "DPDensity", "DPFlow", "DPHistogram")
 
 
 def cases():
@@ -38,7 +39,7 @@ def cases():
         if name == FEW_COLUMNS:
             continue
         cls = getattr(importlib.import_module(module), name)
-        estimator = cls(1.0, 1e-4, bounds=(-1000, 1000), **(FLOW if name == "DPFlow" else {}))
+        estimator = cls(1.0, 1e-4, bounds=(-1000, 1000), **SETTINGS.get(name, {}))
         yield from checks_of(name, estimator, [pytest.mark.long] if name in SLOW else [])
 
 

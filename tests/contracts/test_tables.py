@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from contracts.tables import EVERY_KIND, SENTINEL, TABLES, frame
-from dpflows import DPFlow, load
+from dpflows import DPAutoregressive, load
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.table import Column, Form, Schema, read_table
 
@@ -25,7 +25,7 @@ def test_all_tables_are_tried():
 
 @functools.cache
 def fitted(name):
-    return DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(TABLES[name]())
+    return DPAutoregressive(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(TABLES[name]())
 
 
 @functools.cache
@@ -100,7 +100,7 @@ def test_rows_beyond_the_declaration_have_none():
 def test_polars_comes_out_alike_from_a_file(tmp_path):
     polars = pytest.importorskip("polars")
     rows = polars.from_pandas(frame(300))
-    model = DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(rows)
+    model = DPAutoregressive(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(rows)
     model.save(tmp_path / "model.dpflow")
     drawn = [source.sample(50) for source in (model, load(tmp_path / "model.dpflow"))]
     assert drawn[0].schema == drawn[1].schema
@@ -112,10 +112,10 @@ def test_an_arrow_table_and_a_file_are_welcome(tmp_path):
     import pyarrow as pa
 
     rows = pa.Table.from_pandas(frame(300))
-    model = DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(rows)
+    model = DPAutoregressive(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(rows)
     assert model.sample(20).schema.names == rows.schema.names
     frame(300).to_csv(tmp_path / "rows.csv", index=False)
-    model = DPFlow(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(tmp_path / "rows.csv")
+    model = DPAutoregressive(1.0, 1e-4, schema=EVERY_KIND, **FEW).fit(tmp_path / "rows.csv")
     assert read_table(model.sample(20), EVERY_KIND).rows == 20
 
 
@@ -147,6 +147,6 @@ def test_the_last_day_counts_whole():
     day = Column("day", "date", min=0, max=86_400, unit="day")
     schema = Schema((day, Column("ill", "boolean")))
     rows = pd.DataFrame({"day": pd.to_datetime(["1970-01-02 12:00"] * 50), "ill": [True] * 50})
-    model = DPFlow(1.0, 1e-4, schema=schema, **FEW).fit(rows)
+    model = DPAutoregressive(1.0, 1e-4, schema=schema, **FEW).fit(rows)
     assert np.isfinite(model.score_samples(rows)).all()
     assert model.sample(3, conditions={"day": np.datetime64("1970-01-02T12:00")}).shape == (3, 2)

@@ -18,6 +18,7 @@ from crashes.runs import attempt, charges, check, content, histogram
 from dpflows.errors import InputError
 from dpflows.estimators import charging
 from dpflows.files import write_model
+from dpflows.pipeline import training
 from dpflows.training.loop import State
 from figures import note
 

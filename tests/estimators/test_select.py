@@ -12,6 +12,7 @@ from sklearn.model_selection import ParameterGrid
 from dpflows import (
     Budget,
     BudgetError,
+    DPAutoregressive,
     DPFlow,
     DPGaussian,
     DPGaussianMixture,
@@ -102,7 +103,7 @@ def test_steps_and_marginals_have_a_price_in_a_run():
 @pytest.mark.long
 def test_cells_of_mixed_tables_have_a_price_in_a_run():
     schema = Schema((Column("ill", "boolean"), Column("sex", "categorical", categories=("f", "m"))))
-    mixed = DPSelect(DPFlow(1.0, 1e-5, schema=schema), {"steps": [50]})
+    mixed = DPSelect(DPAutoregressive(1.0, 1e-5, schema=schema), {"steps": [50]})
     assert 0.99 < mixed.plan(3000).guarantee().epsilon <= 1.0
 
 

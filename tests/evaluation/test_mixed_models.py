@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from dpflows import DPFlow, load
+from dpflows import DPAutoregressive, load
 from dpflows.cli.main import app, run
 from dpflows.evaluation.measures import Subject
 from dpflows.privacy.randomness import Entropy
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
     rows = pd.DataFrame(fresh_rows(1500))
     rows = rows[(rows["sex"] != "F") | (rows["age"] >= 30)]
     rows.to_csv(place / "rows.csv", index=False)
-    fitted = DPFlow(4.0, 1e-6, schema=schema, steps=3).fit(rows)
+    fitted = DPAutoregressive(4.0, 1e-6, schema=schema, steps=3).fit(rows)
     fitted.save(place / "model.dpflow")
     return place
 

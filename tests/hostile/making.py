@@ -15,23 +15,19 @@ import numpy as np
 import pandas as pd
 
 #: A flow over tables of mixed kinds; what stands before the dash is the class.
-MIXED = "DPFlow-mixed"
+#: The classes whose file holds a model of mixed rows.
+MIXED = ("DPAutoregressive", "DPDensity")
 FILES = Path(__file__).parent / "files"
 BOUNDS = (-4, 4)
 BUDGET = {"epsilon": 3.0, "delta": 1e-4, "bounds": BOUNDS}
 
 
 def names() -> list[str]:
-    """All that a file can hold; names begin with the class."""
+    """All classes that a file can hold."""
     from dpflows.anomaly.persistence import DETECTORS
     from dpflows.estimators.persistence import ESTIMATORS
 
-    return [*ESTIMATORS, *DETECTORS, MIXED]
-
-
-def class_of(path: Path) -> str:
-    """The name of the class that a file of ours holds."""
-    return path.stem.partition("-")[0]
+    return [*ESTIMATORS, *DETECTORS]
 
 
 def make(name: str) -> Any:
@@ -47,7 +43,7 @@ def write(folder: Path, wanted: list[str]) -> None:
     ledger = Ledger(Path(tempfile.mkdtemp()) / "l.ledger", cap=Budget(99.0, 1e-2))
     numbers = np.random.default_rng().normal(size=(60, 2)).clip(*BOUNDS)
     for name in wanted:
-        rows = _mixed_rows(numbers) if name == MIXED else numbers
+        rows = _mixed_rows(numbers) if name in MIXED else numbers
         (folder / f"{name}.dpflow").unlink(missing_ok=True)
         make(name).fit(rows, ledger=ledger).save(folder / f"{name}.dpflow")
 
@@ -65,8 +61,8 @@ def _flow() -> Any:
     return _estimator("DPFlow", architecture=small, normalisation="bounds", steps=1, batch_size=2)
 
 
-def _mixed_flow() -> Any:
-    from dpflows import DPFlow
+def _mixed(name: str, **settings: Any) -> Any:
+    import dpflows
     from dpflows.table import Column, Schema
 
     columns = (
@@ -74,7 +70,7 @@ def _mixed_flow() -> Any:
         Column("days", "integer", min=0, max=30),
         Column("cost", "continuous", min=-4, max=4, spikes=(0.0,)),
     )
-    return DPFlow(3.0, 1e-4, schema=Schema(columns), steps=1, batch_size=2)
+    return getattr(dpflows, name)(3.0, 1e-4, schema=Schema(columns), **settings)
 
 
 def _mixed_rows(numbers: np.ndarray) -> pd.DataFrame:
@@ -98,7 +94,8 @@ def _ensemble() -> Any:
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "DPFlow": _flow,
-    MIXED: _mixed_flow,
+    "DPAutoregressive": lambda: _mixed("DPAutoregressive", steps=1, batch_size=2),
+    "DPDensity": lambda: _mixed("DPDensity"),
     "DPKernelDensity": lambda: _estimator("DPKernelDensity", bandwidth=0.2),
     "DPAnomalyDetector": _threshold,
     "DPEnsembleDetector": _ensemble,

@@ -117,14 +117,14 @@ def _accept(*arguments, **options):
 def bench(tmp_path, monkeypatch):
     """A folder for a small job's files, where nothing trains or downloads."""
     from dpflows.anomaly.ensemble import DPEnsembleDetector
-    from dpflows.estimators.flow import DPFlow
+    from dpflows.estimators.base import DensityEstimator
     from dpflows.estimators.select import DPSelect
     from dpflows.evaluation.peers import contest
     from dpflows.experiments import downloads, running
     from dpflows.training.loop import Loop
 
     monkeypatch.chdir(tmp_path)
-    for place in (DPFlow, DPSelect, DPEnsembleDetector):
+    for place in (DensityEstimator, DPSelect, DPEnsembleDetector):
         monkeypatch.setattr(place, "fit", _accept)
     monkeypatch.setattr(contest, "compare", _accept)
     monkeypatch.setattr(running, "run", _accept)

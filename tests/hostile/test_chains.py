@@ -11,7 +11,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dpflows import Budget, DPAnomalyDetector, DPEnsembleDetector, DPFlow, DPGaussian, Schema
+from dpflows import (
+    Budget,
+    DPAnomalyDetector,
+    DPAutoregressive,
+    DPEnsembleDetector,
+    DPGaussian,
+    Schema,
+)
 from dpflows.errors import InputError, unchained, unquoted
 from dpflows.table import Encoding
 from dpflows.table.mixing import MixedEncoding
@@ -82,7 +89,9 @@ def fitted():
     budget, numbers = Budget(1.0, 1e-6), Schema.from_dict(NUMBERS)
     mixed = _frame(list(MIXED["columns"]))
     gaussian = DPGaussian(1.0, 1e-5, schema=numbers)
-    flow = DPFlow(1.0, 1e-5, schema=Schema.from_dict(MIXED), steps=1, batch_size=9).fit(mixed)
+    flow = DPAutoregressive(1.0, 1e-5, schema=Schema.from_dict(MIXED), steps=1, batch_size=9).fit(
+        mixed
+    )
     ensemble = DPEnsembleDetector(
         3, DPGaussian(schema=numbers), epsilon_per_query=0.5, total_budget=budget
     )
@@ -94,7 +103,7 @@ def fitted():
         .predict,
         "ensemble": ensemble.fit(_numbers()).predict,
         "a fit": DPGaussian(1.0, 1e-5, schema=numbers).fit,
-        "a fit of mixed kinds": DPFlow(1.0, 1e-5, schema=Schema.from_dict(MIXED)).fit,
+        "a fit of mixed kinds": DPAutoregressive(1.0, 1e-5, schema=Schema.from_dict(MIXED)).fit,
         "a fit of a detector": DPAnomalyDetector(DPGaussian(1.0, 1e-5, schema=numbers)).fit,
         "a fit of an ensemble": ensemble.fit,
     }
@@ -135,7 +144,7 @@ def test_what_a_library_quotes_is_withheld(monkeypatch, place):
     monkeypatch.setattr(place, "encode", quoting)
     is_mixed = place is MixedEncoding
     schema = Schema.from_dict(MIXED if is_mixed else NUMBERS)
-    estimator = (DPFlow if is_mixed else DPGaussian)(1.0, 1e-5, schema=schema)
+    estimator = (DPAutoregressive if is_mixed else DPGaussian)(1.0, 1e-5, schema=schema)
     with pytest.raises(InputError, match="KeyError in .*test_chains:[0-9]+, whose text") as caught:
         estimator.fit(_frame(list(schema.names)))
     assert "4711" not in clinging(caught.value)

@@ -97,7 +97,7 @@ ADVICE = (
     "correct them, or declare in the schema their kind, how they are written ([text]), or "
     'unreadable = "missing"'
 )
-FILL = "fill them, drop their rows, or declare nullable = true (DPFlow models missing cells)"
+FILL = "fill them, drop their rows, or declare nullable = true (DPDensity models missing cells)"
 EXTRA = (
     "table has {} that the schema does not declare; declare or "
     "drop them: unused columns are dropped only with drop_extra=True"

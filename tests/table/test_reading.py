@@ -218,13 +218,13 @@ def test_an_arrow_file_of_too_many_cells(tmp_path, monkeypatch):
         (
             Column("sex", "categorical"),
             "column 'sex' is categorical: not yet supported by this estimator; "
-            "use DPFlow with a schema, which models it, drop it, or declare it continuous or "
+            "use DPDensity with a schema, which models it, drop it, or declare it continuous or "
             "integer",
         ),
         (
             Column("sex", "integer", nullable=True),
             "column 'sex' is nullable: not yet supported by this estimator; "
-            "use DPFlow with a schema, which models missing cells, or fill them and declare "
+            "use DPDensity with a schema, which models missing cells, or fill them and declare "
             "nullable = false, or drop it",
         ),
     ],

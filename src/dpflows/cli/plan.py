@@ -121,7 +121,7 @@ def _run_lines(made: "Plan") -> list[str]:
     cost = f"about {made.seconds:,.0f} s on two cores, {made.megabytes:,.0f} MB beyond the rows"
     if made.steps == 0:
         name = made.details.get("model", "statistics of the rows")
-        return [f"no training: {name} of {made.rows:,} rows (--model flow trains a flow)", cost]
+        return [f"{name} of {made.rows:,} rows, no training steps (--model flow trains)", cost]
     batches = made.batches
     return [
         f"noise multiplier {made.noise_multiplier:.4g}, {made.steps:,} steps of about "

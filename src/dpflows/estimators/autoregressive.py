@@ -16,7 +16,7 @@ from dpflows.estimators.training import TrainedEstimator
 from dpflows.flows.cells import CellShape
 from dpflows.flows.mixed import MixedDensity
 from dpflows.pipeline.defaults import cell_defaults
-from dpflows.pipeline.domain import TableSpec
+from dpflows.pipeline.domain import TableSpec, with_bounds
 from dpflows.pipeline.marginals import (
     BuildNetwork,
     CountMarginals,
@@ -29,6 +29,7 @@ from dpflows.pipeline.plan import Plan, make_plan
 from dpflows.pipeline.stage import Work, jax_key, needed
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.table.columns import Column
 from dpflows.table.mixing import MixedEncoding
 from dpflows.table.schema import Schema
 from dpflows.training.grouping import plan_grouping
@@ -66,7 +67,7 @@ class DPAutoregressive(TrainedEstimator):
     models_mixed: ClassVar[bool] = True
 
     def _stages(self, spec: TableSpec, budget: Budget, rows: int, columns: int) -> Plan:
-        schema = _declared(spec)
+        schema = _declared(spec, columns)
         rule = cell_defaults(budget, rows=rows)
         given = {name: getattr(self, name) for name in ("batch_size", "learning_rate", "steps")}
         fixed = {n: getattr(rule, n) if value is None else value for n, value in given.items()}
@@ -150,12 +151,13 @@ class DPAutoregressive(TrainedEstimator):
         return estimator
 
 
-def _declared(spec: TableSpec) -> Schema:
-    if spec.schema is None:
-        raise InputError(
-            "schema must be given: a table of mixed kinds needs one; write it with dpflows schema"
-        )
-    return spec.schema
+def _declared(spec: TableSpec, columns: int) -> Schema:
+    """The schema, or continuous columns with the declared bounds."""
+    if spec.schema is not None:
+        return spec.schema
+    names = (f"x{at}" for at in range(columns))
+    plain = Schema(tuple(Column(name, "continuous") for name in names))
+    return plain if spec.bounds is None else with_bounds(plain, spec.bounds)
 
 
 def _shape(plan: Plan) -> CellShape:

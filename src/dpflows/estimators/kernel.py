@@ -51,13 +51,15 @@ class ReleaseKernels(Stage):
     Attributes:
         rows: Public number of rows.
         columns: Number of columns.
-        axis: The points and the bandwidth along each column.
+        points: The number of points along each column.
+        bandwidth: The kernel's standard deviation as a share of the bounds.
         event: The release, with its noise.
     """
 
     rows: int
     columns: int
-    axis: KernelAxis
+    points: int
+    bandwidth: float
     event: GaussianEvent
 
     @property
@@ -68,16 +70,17 @@ class ReleaseKernels(Stage):
     def run(self, work: Work) -> Work:
         """Release the sum, and turn it into masses."""
         low, high = work.box
+        axis = KernelAxis(points=self.points, bandwidth=self.bandwidth)
         values = noisy_kernel_sum(
             needed(work.rows),
             low,
             high,
-            axis=self.axis,
+            axis=axis,
             noise=self.event.noise,
             entropy=work.entropy,
             purpose=self.event.purpose,
         ).value
-        cells_per_kernel = math.sqrt(2 * math.pi) * self.axis.bandwidth * len(self.axis.points)
+        cells_per_kernel = math.sqrt(2 * math.pi) * self.bandwidth * self.points
         total = self.rows * cells_per_kernel**self.columns
         masses = fitting_masses(values, total=total)
         return work.after(normaliser=Scaling(low, high - low), parameters={"masses": masses})
@@ -124,14 +127,13 @@ class DPKernelDensity(ReleasedEstimator):
         )
         bandwidth = self._bandwidth(rows, columns, noise)
         points = min(math.ceil(3 / bandwidth), MOST_POINTS)
-        axis = KernelAxis(points=points, bandwidth=bandwidth)
         event = GaussianEvent(noise=noise, sensitivity=KERNEL, purpose=_PURPOSE)
         return Plan(
             budget=budget,
             accountant=self.accountant,
             rows=rows,
             columns=columns,
-            stages=(domain, ReleaseKernels(rows, columns, axis, event)),
+            stages=(domain, ReleaseKernels(rows, columns, points, bandwidth, event)),
             details={"noise": noise, "bandwidth": bandwidth, "points": points},
             cost=(2 + 2e-5 * points**columns + 1e-8 * rows * points, 30 + 1e-4 * points**columns),
         )

@@ -55,8 +55,6 @@ class TableSpec:
     mixed: bool = False
 
     def __post_init__(self) -> None:
-        if self.schema is not None and self.bounds is not None:
-            raise InputError("declare the bounds once: in the schema or as bounds, not both")
         if self.discover is not None and not 0 < self.discover < 1:
             raise InputError(f"discover must be a share between 0 and 1, got {self.discover}")
 
@@ -70,6 +68,8 @@ class TableSpec:
         mixed: bool = False,
     ) -> "TableSpec":
         """The declarations, with the schema read from its file, once."""
+        if schema is not None and bounds is not None:
+            raise InputError("declare the bounds once: in the schema or as bounds, not both")
         if isinstance(schema, str | os.PathLike):
             schema = Schema.read(schema)
         if schema is not None and not isinstance(schema, Schema):
