@@ -131,12 +131,16 @@ def losses_of(tallied: tuple[tuple[Event, int], ...], neighbours: Neighbours) ->
 
 
 def _seen(pmf: Any) -> Loss:
-    dense = pmf.to_dense_pmf()
-    places = dense._lower_loss + np.arange(len(dense._probs))
-    likely = dense._probs > 0
-    chances = np.asarray(dense._probs, dtype=np.float64)
-    values = places * float(dense._discretization)
-    return Loss(values[likely], chances[likely], float(dense._infinity_mass))
+    # filling up the gaps of a few far losses would take memory and time without bound
+    if isinstance(pmf, pld_pmf.SparsePLDPmf):
+        places = np.array(sorted(pmf._loss_probs), dtype=np.int64)
+        chances = np.array([pmf._loss_probs[place] for place in places.tolist()])
+    else:
+        places = pmf._lower_loss + np.arange(len(pmf._probs))
+        chances = np.asarray(pmf._probs, dtype=np.float64)
+    likely = chances > 0
+    values = places * float(pmf._discretization)
+    return Loss(values[likely], chances[likely], float(pmf._infinity_mass))
 
 
 @final
