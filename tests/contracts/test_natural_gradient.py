@@ -8,7 +8,7 @@ import pytest
 
 from contracts.families import DIM, hostile_rows, model_of, shaken
 from dpflows.flows.architectures import ARCHITECTURES
-from dpflows.training import fisher, natural_gradient
+from dpflows.training import blocks, fisher, natural_gradient
 from dpflows.training.blocks import Diagonal, Exact, Kronecker, whole_gradients
 from dpflows.training.fisher import Frame, Layout, estimate_metric
 from dpflows.training.natural_gradient import move, totals, unwhitened
@@ -271,7 +271,38 @@ def test_without_a_cholesky_factor_the_damping_is_raised():
     assert tried == pytest.approx([0.01, 0.1, 1.0])
 
 
+def cancelling(rows=400, inputs=7, outputs=5):
+    """An inverse root, and gradients whose parts it makes almost cancel in single precision."""
+    rng = np.random.default_rng(4)
+    weights = inputs * outputs
+    inverse = np.tril(rng.normal(size=(weights, weights)))
+    inverse[:, : weights // 2] += 1e4  # directions that are long, and their differences short
+    parts = rng.normal(size=(1, rows, inputs)), rng.normal(size=(1, rows, outputs))
+    single = [jnp.asarray(part, jnp.float32) for part in (inverse[None], *parts)]
+    block = Exact(single[0], jnp.ones((1, weights), bool), jnp.ones(1), jnp.ones(1))
+    return block, [(single[1], single[2])]
+
+
+def shortfall(block, parts):
+    """By how much bounds of whitened lengths are below the lengths in double precision."""
+    with jax.enable_x64(True):
+        bound = np.sqrt(np.asarray(block.measured(parts)[0]))
+    inputs, outputs = (np.asarray(part, np.float64)[0] for part in parts[0])
+    whole = (outputs[:, :, None] * inputs[:, None, :]).reshape(len(inputs), -1)
+    lengths = np.linalg.norm(whole @ np.asarray(block.inverse, np.float64)[0].T, axis=1)
+    return np.max((lengths - bound) / lengths)
+
+
+def test_lengths_are_bounded_whatever_single_precision_does():
+    assert shortfall(*cancelling()) <= 0
+
+
 # Twins: each plants a bug that the tests above must reject.
+
+
+def test_lengths_without_their_rounding_error_are_caught(monkeypatch):
+    monkeypatch.setattr(blocks, "_rounded", lambda matrix: 0.0)
+    assert shortfall(*cancelling()) > 0
 
 
 @pytest.fixture
@@ -287,16 +318,20 @@ def test_clipping_before_whitening_is_caught(small):
     """Rows are bounded in the parameters' own coordinates, and whitened then."""
     family, monkeypatch = small
 
-    def unwhitened_squares(block, white):
-        wide = jnp.linalg.inv(block.inverse.astype(jnp.float64))
-        return jnp.sum(jnp.einsum("bkm,brm->brk", wide, white.astype(jnp.float64)) ** 2, (0, 2))
+    def unwhitened(block, parts):
+        return jnp.sum(jax.vmap(blocks._squares)(parts), axis=0), parts
 
-    monkeypatch.setattr(Exact, "squares", unwhitened_squares)
+    monkeypatch.setattr(Exact, "measured", unwhitened)
     assert moved_by(family, hostile_rows(100)).max() > family.clip
 
 
 def test_a_network_left_out_of_the_norm_is_caught(small):
     family, monkeypatch = small
-    honest = Exact.squares
-    monkeypatch.setattr(Exact, "squares", lambda self, white: honest(self, white[1:]))
+    honest = Exact.measured
+
+    def without_the_first(block, parts):
+        rest = jax.tree.map(lambda leaf: leaf[1:], (block, parts))
+        return honest(*rest)[0], parts
+
+    monkeypatch.setattr(Exact, "measured", without_the_first)
     assert moved_by(family, hostile_rows(100)).max() > family.clip

@@ -71,7 +71,7 @@ _FEWEST_DRAWN, _MOST_DRAWN = 2048, 8192
 _FEWEST_SAMPLES, _MOST_SAMPLES, _MANY_DRAWN = 2048, 4096, 6000
 #: The noise per step over the clipping norm at which small batches hardly cost privacy, and the
 #: least where batches would otherwise be larger than the limit.
-_QUIET_NOISE, _LEAST_NOISE = 5.0, 2.5
+_QUIET_NOISE, _LEAST_NOISE = 3.5, 2.5
 #: Hidden units that a column's network may have.
 _WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 #: Weights that are worth their noise, per unit of mu times the number of rows.

@@ -1,12 +1,19 @@
-"""Blocks of a metric: how the gradients of some weights are whitened.
+r"""Blocks of a metric: how the gradients of some weights are whitened.
 
 A block is made of the gradients of a model's own samples (``fisher``) and knows the inverse root
-of their damped second moments: ``Exact`` for small networks beside each other, ``Kronecker`` for
-large layers, ``Diagonal`` where correlations are left out.
+:math:`W` of their damped second moments: ``Exact`` for small networks beside each other,
+``Kronecker`` for large layers, ``Diagonal`` where correlations are left out.
+
+The clipped sum :math:`\sum_i f_i W g_i` is computed as :math:`W \sum_i f_i g_i`: gradients
+of dense layers are outer products, so the sum inside is a product of two thin matrices, and only the
+norms :math:`|W g_i|` need each row's whitened gradient. Those are computed in single precision and
+raised by a bound of their rounding error.
 """
 
 import abc
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any, final
 
 import equinox as eqx
@@ -22,6 +29,17 @@ from dpflows.training.cores import on_all_cores, shares
 #: Samples whose gradient is longer than this many times the usual one are shortened to it: a
 #: second moment that few samples make up is not worth following.
 _LONGEST = 4.0
+#: A triangular matrix is multiplied in bands of about so many rows, each without the zeros to its
+#: right.
+_BAND = 224
+#: Triangular matrices of at most so many rows are inverted as they are.
+_SMALL = 64
+#: Rows whose gradients are multiplied at once for second moments: what fits into a cache.
+_MOMENT_ROWS = 512
+#: Rounding errors are counted as if sums had so many terms at least.
+_FEWEST_TERMS = 256
+#: Added to lengths: more than what numbers too small for single precision add up to.
+_LEAST = 2.0**-80
 #: Added to the damping, in units of the block's trace: what single precision cannot tell from 0.
 _TINY = 2e-6
 
@@ -34,9 +52,10 @@ class Block(eqx.Module):
     """The metric of some weights.
 
     Guarantee:
-        For each row, ``squares`` is the squared length of what the row adds to ``sums`` where its
-        factor is one, both in double precision and from the same numbers; it is not finite where
-        a number is not.
+        For each row, ``measured`` gives at least the squared length of ``whitened(g)``, where ``g``
+        is what the row adds to ``sums`` where its factor is one, in real arithmetic; it is not finite
+        where a number is not. ``sums`` and ``whitened`` are in double precision, and what their
+        rounding adds is covered by ``rounding``.
     """
 
     #: How many directions count: the trace of F (F + damping)^-1.
@@ -49,17 +68,22 @@ class Block(eqx.Module):
     def size(self) -> int:
         """The number of whitened coordinates."""
 
+    @property
     @abc.abstractmethod
-    def whiten(self, parts: list[Parts]) -> Any:
-        """Rows' whitened gradients, in whatever form the other methods read."""
+    def weights(self) -> int:
+        """The number of weights of one of the blocks beside each other."""
 
     @abc.abstractmethod
-    def squares(self, white: Any) -> Float64[Array, " rows"]:
-        """Each row's squared length."""
+    def measured(self, parts: list[Parts]) -> tuple[Float64[Array, " rows"], Any]:
+        """Bounds of the rows' squared whitened lengths, and the gradients as ``sums`` reads them."""
 
     @abc.abstractmethod
-    def sums(self, white: Any, factor: Float64[Array, " rows"]) -> Float64[Array, " size"]:
-        """The sum over rows of each row's whitened gradient times its factor."""
+    def sums(self, kept: Any, factor: Float64[Array, " rows"]) -> Float64[Array, "blocks m"]:
+        """The sum over rows of each row's gradient times its factor, not yet whitened."""
+
+    @abc.abstractmethod
+    def whitened(self, total: Float64[Array, "blocks m"]) -> Float64[Array, " size"]:
+        """A sum of gradients in whitened coordinates."""
 
     @abc.abstractmethod
     def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
@@ -71,18 +95,21 @@ class Block(eqx.Module):
 
 
 class _Whole(Block):
-    """A block whose whitened gradients are arrays of blocks, rows and coordinates."""
-
-    def squares(self, white: Float[Array, "blocks rows m"]) -> Float64[Array, " rows"]:
-        """Each row's squared length."""
-        wide = white.astype(jnp.float64)
-        return jnp.sum(wide * wide, axis=(0, 2))
+    """A block whose gradients are whitened as wholes."""
 
     def sums(
-        self, white: Float[Array, "blocks rows m"], factor: Float64[Array, " rows"]
-    ) -> Float64[Array, " size"]:
-        """The sum over rows of each row's whitened gradient times its factor."""
-        return jnp.sum(white.astype(jnp.float64) * factor[:, None], axis=1).reshape(-1)
+        self, kept: list[Parts], factor: Float64[Array, " rows"]
+    ) -> Float64[Array, "blocks m"]:
+        """The sum over rows of each row's gradient times its factor, not yet whitened."""
+        return jnp.concatenate([_weighted(parts, factor) for parts in kept], axis=-1)
+
+
+def _weighted(parts: Parts, factor: Float64[Array, " rows"]) -> Float64[Array, "blocks m"]:
+    wide = [part.astype(jnp.float64) for part in parts]
+    if len(wide) == 1:
+        return jnp.sum(wide[0] * factor[:, None], axis=-2)
+    inputs, outputs = wide
+    return over_rows(outputs * factor[:, None], inputs).reshape(len(inputs), -1)
 
 
 @final
@@ -107,13 +134,28 @@ class Exact(_Whole):
         """The number of whitened coordinates."""
         return self.is_used.size
 
-    def whiten(self, parts: list[Parts]) -> Float[Array, "blocks rows m"]:
-        """Rows' whitened gradients in single precision."""
+    @property
+    def weights(self) -> int:
+        """The number of weights of one of the blocks beside each other."""
+        return self.is_used.shape[-1]
 
-        def one(_: None, member: tuple[list[Parts], Array]) -> tuple[None, Array]:
-            return None, _lower(member[1], whole_gradients(member[0]))
+    def measured(self, parts: list[Parts]) -> tuple[Float64[Array, " rows"], list[Parts]]:
+        """Bounds of the rows' squared whitened lengths, and their gradients."""
 
-        return jax.lax.scan(one, None, (parts, self.inverse))[1]
+        def one(total: Array, member: tuple[list[Parts], Array]) -> tuple[Array, None]:
+            parts, inverse = member
+            wide = _lower(inverse, whole_gradients(parts)).astype(jnp.float64)
+            error = _rounded(inverse) * jnp.sqrt(_squares(parts)) + _LEAST
+            return total + jnp.square(jnp.sqrt(jnp.sum(wide * wide, axis=-1)) + error), None
+
+        rows = parts[0][0].shape[-2]
+        zero = jnp.zeros(rows, jnp.float64)
+        return jax.lax.scan(one, zero, (parts, self.inverse))[0], parts
+
+    def whitened(self, total: Float64[Array, "blocks m"]) -> Float64[Array, " size"]:
+        """A sum of gradients in whitened coordinates."""
+        wide = self.inverse.astype(jnp.float64)
+        return jax.lax.dot_general(wide, total, (((2,), (1,)), ((0,), (0,)))).reshape(-1)
 
     def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
         """A whitened step as a change of the weights."""
@@ -130,16 +172,69 @@ class Exact(_Whole):
 
 def _lower(matrix: Float[Array, "m m"], rows: Float[Array, "rows m"]) -> Float[Array, "rows m"]:
     """A lower-triangular matrix times each row, without most of its zeros."""
-    half = len(matrix) // 2
-    first = rows[:, :half] @ matrix[:half, :half].T
-    return jnp.concatenate([first, rows @ matrix[half:].T], axis=-1)
+    # no faster arithmetic than single precision, which other devices would take
+    exactly = jax.lax.Precision.HIGHEST
+    bands = [
+        jnp.matmul(rows[:, :end], matrix[start:end, :end].T, precision=exactly)
+        for start, end in _bands(len(matrix))
+    ]
+    return jnp.concatenate(bands, axis=-1)
+
+
+def _bands(size: int) -> list[tuple[int, int]]:
+    """Where the bands of rows of a triangular matrix begin and end."""
+    count = max(size // _BAND, 1)
+    ends = [size * band // count for band in range(count + 1)]
+    return list(zip(ends, ends[1:], strict=False))
+
+
+def _rounded(matrix: Float[Array, "m m"]) -> Float64[Array, ""]:
+    """How far single precision may be off in the matrix times a vector of length one, at most."""
+    wide = matrix.astype(jnp.float64)
+    return _unit(len(matrix)) * jnp.sqrt(jnp.sum(wide * wide))
+
+
+def _unit(terms: int) -> float:
+    """The relative error of a sum of so many products of three numbers in single precision."""
+    return (max(terms, _FEWEST_TERMS) + 8) * 2.0**-24
+
+
+def rounding(sizes: Sequence[int], slots: int, piece: int) -> float:
+    """The part of the clipping norm that rounding of sums in double precision may use up.
+
+    Rows are added within pieces, then pieces, then a row of the inverse root is multiplied by the
+    result: at most ``piece + slots / piece + m`` roundings, each relative to the sum of the rows'
+    lengths in the parameters' own coordinates. Those are bounded by the clip, because
+    ``measured`` adds the same lengths times the same root's norm in units of single precision. Twice,
+    for the sum with a row and without it.
+
+    Args:
+        sizes: The weights of one of each kind of block.
+        slots: The most rows that are added.
+        piece: How many rows are added at once.
+
+    Example:
+        >>> rounding([448], 8704, 512) < 1e-3
+        True
+    """
+    depth = [(piece + slots / piece + m + 16) / (max(m, _FEWEST_TERMS) + 8) for m in sizes]
+    return 2 * slots * max(depth) * 2.0**-29 + 2.0**-40
+
+
+def _squares(member: list[Parts]) -> Float64[Array, " rows"]:
+    """The squared lengths of whole gradients, from their parts."""
+    each = []
+    for parts in member:
+        lengths = [jnp.sum(jnp.square(part.astype(jnp.float64)), axis=-1) for part in parts]
+        square = functools.reduce(jnp.multiply, lengths)
+        each.append(jnp.sum(square, axis=tuple(range(square.ndim - 1))))
+    return functools.reduce(jnp.add, each)
 
 
 @jax.jit
 def _exact(parts: list[Parts], damping: Array) -> Exact:
     def moments(_: None, member: list[Parts]) -> tuple[None, Array]:
-        gradients = _shortened(whole_gradients(member))
-        return None, gradients.T @ gradients / len(gradients)
+        return None, _second_moments(member)
 
     def root(_: None, moments: Array) -> tuple[None, tuple[Array, ...]]:
         return None, _inverse_root(moments, damping)
@@ -153,9 +248,20 @@ def _inverse_root(
     """The inverse of the damped Cholesky factor, which weights and how many directions count."""
     unit = jnp.eye(len(moments))
     damping = damping + _TINY * jnp.trace(moments)
-    inverse = solve_triangular(jnp.linalg.cholesky(moments + damping * unit), unit, lower=True)
+    inverse = _inverse_lower(jnp.linalg.cholesky(moments + damping * unit))
     effective = len(moments) - damping * jnp.sum(inverse * inverse)
     return inverse, jnp.diagonal(moments) > 0, effective, damping
+
+
+def _inverse_lower(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    """The inverse of a lower-triangular matrix, by halves: most of the work is in products."""
+    if len(matrix) <= _SMALL:
+        return solve_triangular(matrix, jnp.eye(len(matrix)), lower=True)
+    half = len(matrix) // 2
+    first, last = _inverse_lower(matrix[:half, :half]), _inverse_lower(matrix[half:, half:])
+    beside = -last @ (matrix[half:, :half] @ first)
+    top = jnp.pad(first, ((0, 0), (0, len(last))))
+    return jnp.concatenate([top, jnp.concatenate([beside, last], axis=1)])
 
 
 def whole_gradients(member: list[Parts]) -> Float[Array, "rows m"]:
@@ -171,12 +277,36 @@ def whole_gradients(member: list[Parts]) -> Float[Array, "rows m"]:
     return jnp.concatenate(whole, axis=-1)
 
 
-def _shortened(gradients: Float[Array, "rows m"]) -> Float[Array, "rows m"]:
-    """Gradients of which no few make up the second moments."""
-    squares = jnp.sum(gradients * gradients, axis=-1)
+def _second_moments(member: list[Parts]) -> Float[Array, "m m"]:
+    """Second moments of whole gradients that no few of them make up."""
+    short = _shortening(member)
+    rows = len(short)
+    pieces = rows // math.gcd(rows, _MOMENT_ROWS)
+
+    def add(total: list[Array], at: Array) -> tuple[list[Array], None]:
+        def piece(part: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(part, at, rows // pieces, axis=-2)
+
+        some = whole_gradients([tuple(map(piece, parts)) for parts in member])
+        some = some * jax.lax.dynamic_slice_in_dim(short, at, rows // pieces)[:, None]
+        bands = [some[:, start:end].T @ some[:, :end] for start, end in _bands(size)]
+        return jax.tree.map(jnp.add, total, bands), None
+
+    size = jax.eval_shape(whole_gradients, member).shape[-1]
+    starts = jnp.arange(pieces) * (rows // pieces)
+    zeros = [jnp.zeros((end - start, end)) for start, end in _bands(size)]
+    bands = jax.lax.scan(add, zeros, starts)[0]
+    lower = jnp.concatenate([jnp.pad(b, ((0, 0), (0, size - b.shape[1]))) for b in bands])
+    return (jnp.tril(lower) + jnp.tril(lower, -1).T) / rows
+
+
+def _shortening(member: list[Parts]) -> Float[Array, " rows"]:
+    """By how much samples' gradients are shortened."""
+    with jax.enable_x64(True):
+        squares = _squares(member).astype(jnp.float32)
     usual = jnp.sqrt(jnp.mean(jnp.minimum(squares, 25 * jnp.median(squares))))
     longest = _LONGEST * usual
-    return gradients * (longest / jnp.maximum(jnp.sqrt(squares), longest + 1e-30))[:, None]
+    return longest / jnp.maximum(jnp.sqrt(squares), longest + 1e-30)
 
 
 @final
@@ -202,25 +332,35 @@ class Kronecker(Block):
         """The number of whitened coordinates."""
         return self.scales.size
 
-    def whiten(self, parts: list[Parts]) -> tuple[Array, Array]:
-        """Both factors in the eigenvectors, in double precision."""
+    @property
+    def weights(self) -> int:
+        """The number of weights of one of the blocks beside each other."""
+        return self.scales[0].size
+
+    def measured(
+        self, parts: list[Parts]
+    ) -> tuple[Float64[Array, " rows"], tuple[Array, Array]]:
+        """The rows' squared whitened lengths, and both factors in the eigenvectors.
+
+        ``sums`` adds up the same numbers, so what single precision did to them does not matter.
+        """
         ((inputs, outputs),) = parts
         turned = inputs @ self.inputs, outputs @ self.outputs
-        return turned[0].astype(jnp.float64), turned[1].astype(jnp.float64)
-
-    def squares(self, white: tuple[Array, Array]) -> Float64[Array, " rows"]:
-        """Each row's squared length, from its factors."""
-        inputs, outputs = (x * x for x in white)
+        kept = turned[0].astype(jnp.float64), turned[1].astype(jnp.float64)
         axes = (((2,), (2,)), ((0,), (0,)))
-        through = jax.lax.dot_general(inputs, self.scales * self.scales, axes)
-        return jnp.sum(through * outputs, axis=(0, 2))
+        through = jax.lax.dot_general(kept[0] ** 2, self.scales * self.scales, axes)
+        return jnp.sum(through * kept[1] ** 2, axis=(0, 2)), kept
 
     def sums(
-        self, white: tuple[Array, Array], factor: Float64[Array, " rows"]
-    ) -> Float64[Array, " size"]:
-        """The sum over rows of each row's whitened gradient times its factor."""
-        inputs, outputs = white
-        return (over_rows(outputs * factor[:, None], inputs) * self.scales).reshape(-1)
+        self, kept: tuple[Array, Array], factor: Float64[Array, " rows"]
+    ) -> Float64[Array, "blocks m"]:
+        """The sum over rows of each row's gradient times its factor, in the eigenvectors."""
+        inputs, outputs = kept
+        return over_rows(outputs * factor[:, None], inputs).reshape(len(inputs), -1)
+
+    def whitened(self, total: Float64[Array, "blocks m"]) -> Float64[Array, " size"]:
+        """A sum of gradients in whitened coordinates."""
+        return (total * self.scales.reshape(total.shape)).reshape(-1)
 
     def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
         """A whitened step as a change of the weights."""
@@ -283,14 +423,25 @@ class Diagonal(_Whole):
         """The number of whitened coordinates."""
         return self.scales.size
 
+    @property
+    def weights(self) -> int:
+        """The number of weights of one of the blocks beside each other."""
+        return self.scales[0].size
+
     @staticmethod
     def level(parts: list[Parts], damping: float) -> "Diagonal":
         """The same moment for every weight: their mean."""
         return _diagonal(parts, jnp.float32(damping), True)
 
-    def whiten(self, parts: list[Parts]) -> Float64[Array, "blocks rows m"]:
-        """Whole gradients over the roots of their moments, in double precision."""
-        return jax.vmap(whole_gradients)(parts).astype(jnp.float64) * self.scales[:, None]
+    def measured(self, parts: list[Parts]) -> tuple[Float64[Array, " rows"], list[Parts]]:
+        """Bounds of the rows' squared whitened lengths, and their gradients."""
+        white = jax.vmap(whole_gradients)(parts).astype(jnp.float64) * self.scales[:, None]
+        # products were rounded to single precision once
+        return jnp.sum(white * white, axis=(0, 2)) * (1 + 2.0**-22) + _LEAST, parts
+
+    def whitened(self, total: Float64[Array, "blocks m"]) -> Float64[Array, " size"]:
+        """A sum of gradients in whitened coordinates."""
+        return (total * self.scales).reshape(-1)
 
     def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
         """A whitened step as a change of the weights."""

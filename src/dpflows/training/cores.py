@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 Result = TypeVar("Result")
 
@@ -39,7 +40,7 @@ def shares(count: int) -> list[slice]:
 def on_all_cores(function: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
     """What a function gives for each item, in the order of the items.
 
-    The first item is worked on alone: what has to be compiled is then compiled once.
+    The first item of its kind is worked on alone: what has to be compiled is then compiled once.
 
     Example:
         >>> on_all_cores(lambda x: x * x, [1, 2, 3])
@@ -49,8 +50,21 @@ def on_all_cores(function: Callable[[Any], Result], items: Sequence[Any]) -> lis
     def finished(item: Any) -> Result:
         return jax.block_until_ready(function(item))
 
-    first, rest = [finished(item) for item in items[:1]], items[1:]
+    alone = int(_is_new(function, items))
+    first, rest = [finished(item) for item in items[:alone]], items[alone:]
     return first + list(_pool(cores()).map(finished, rest))
+
+
+def _is_new(function: Callable[[Any], Any], items: Sequence[Any]) -> bool:
+    """Whether no item of these shapes was seen yet; an error would cost time and nothing else."""
+    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(items[:1]))
+    kind = function.__module__, function.__qualname__, shapes
+    is_new = kind not in _seen
+    _seen.add(kind)
+    return is_new
+
+
+_seen: set[Any] = set()
 
 
 @functools.lru_cache(maxsize=1)

@@ -25,7 +25,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from dpflows.training.blocks import Block, Diagonal, Exact, Kronecker, Parts
 from dpflows.training.cores import on_all_cores
@@ -259,7 +259,9 @@ def estimate_metric(
         settings: How many samples, and which blocks.
         damping: Added to second moments before their root is taken.
     """
-    samples = _sampled(frame, parameters, key, _whole_pieces(settings.samples))
+    keys = jax.random.split(jax.random.wrap_key_data(key), _pieces(settings.samples))
+    drawn = on_all_cores(lambda key: _sampled(frame, parameters, key), list(keys))
+    samples = jnp.concatenate(drawn)
     pieces = gradients(frame, parameters, samples, settings.metric)
     whole = jax.tree.map(lambda *x: jnp.concatenate(x, axis=-2), *(piece.parts for piece in pieces))
     layouts = frame.layouts(parameters, settings.metric)
@@ -296,15 +298,14 @@ def _estimated(
     return block
 
 
-def _whole_pieces(count: int) -> int:
-    return math.ceil(count / PIECE) * PIECE
+def _pieces(count: int) -> int:
+    return math.ceil(count / PIECE)
 
 
 @eqx.filter_jit
-def _sampled(frame: Frame, parameters: Parameters, key: Array, count: int) -> Array:
-    """Samples of the model; zeros in place of what is not finite."""
-    model = frame.blueprint.assemble(parameters)
-    samples = model.sample(jax.random.wrap_key_data(key), count)
+def _sampled(frame: Frame, parameters: Parameters, key: PRNGKeyArray) -> Array:
+    """A piece of samples of the model; zeros in place of what is not finite."""
+    samples = frame.blueprint.assemble(parameters).sample(key, PIECE)
     return jnp.where(jnp.isfinite(samples), samples, 0.0)
 
 
@@ -312,7 +313,7 @@ def gradients(
     frame: Frame, parameters: Parameters, rows: Float[Array, "rows columns"], metric: str
 ) -> list[Gradients]:
     """The rows' gradients, piece by piece; the last piece is filled with zeros."""
-    padded = jnp.pad(rows, ((0, _whole_pieces(len(rows)) - len(rows)), (0, 0)))
+    padded = jnp.pad(rows, ((0, _pieces(len(rows)) * PIECE - len(rows)), (0, 0)))
     pieces = list(padded.reshape(-1, PIECE, rows.shape[1]))
     return on_all_cores(lambda piece: by_block(frame, parameters, piece, metric), pieces)
 

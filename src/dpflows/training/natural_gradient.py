@@ -31,8 +31,8 @@ from dpflows.errors import TrainingError
 from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import Batches
+from dpflows.training.blocks import rounding
 from dpflows.training.checks import Checks
-from dpflows.training.clipping import rounding_margin
 from dpflows.training.cores import on_all_cores
 from dpflows.training.fisher import (
     PIECE,
@@ -49,6 +49,8 @@ from dpflows.training.taps import Blueprint, Parameters
 
 #: The step is halved at most so often.
 _HALVINGS = 6
+#: What clipping does is measured on so many pieces of the samples.
+RESPONSE_PIECES = 2
 #: What clipping usually leaves of a small change; measured anew in every step.
 _USUAL_RESPONSE = 0.45
 
@@ -59,10 +61,12 @@ class Totals(NamedTuple):
     Attributes:
         sum: Of the clipped gradients.
         kept: Of the products of clipped and whole gradients.
+        squares: Of the whole gradients' squared lengths.
     """
 
     sum: Float64[Array, " coordinates"]
     kept: Float64[Array, ""]
+    squares: Float64[Array, ""]
 
 
 class Response(NamedTuple):
@@ -118,7 +122,7 @@ def clipped_totals(
         As for ``totals``. Pieces are summed in a fixed order, in double precision.
     """
     slots = len(pieces) * PIECE
-    margin = rounding_margin(sum(block.size for block in blocks), slots)
+    margin = rounding([block.weights for block in blocks], slots, PIECE)
     marked = jnp.pad(present, (0, slots - len(present))).reshape(-1, PIECE)
     with jax.enable_x64(True):
         bound = jnp.asarray(clip * (1 - margin), jnp.float64)
@@ -127,23 +131,44 @@ def clipped_totals(
         list(zip(pieces, marked, strict=True)),
     )
     with jax.enable_x64(True):
-        return functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), each)
+        total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), each)
+        white = [block.whitened(sums) for block, sums in zip(blocks, total.sums, strict=True)]
+        return Totals(jnp.concatenate(white), total.kept, total.squares)
+
+
+class _Piece(NamedTuple):
+    """``Totals`` of a piece of the rows, block by block and not yet whitened."""
+
+    sums: list[Float64[Array, "blocks m"]]
+    kept: Float64[Array, ""]
+    squares: Float64[Array, ""]
 
 
 @eqx.filter_jit
 def _clipped_sum(
     blocks: list[Block], rows: Gradients, present: Bool[Array, " rows"], bound: Float64[Array, ""]
-) -> Totals:
+) -> _Piece:
     with jax.enable_x64(True):
-        white = [block.whiten(xs) for block, xs in zip(blocks, rows.parts, strict=True)]
-        each = [block.squares(xs) for block, xs in zip(blocks, white, strict=True)]
-        squares = functools.reduce(jnp.add, each)
+        found = [block.measured(xs) for block, xs in zip(blocks, rows.parts, strict=True)]
+        squares = functools.reduce(jnp.add, [square for square, _ in found])
         alive = rows.alive & present & jnp.isfinite(squares)
         squares = jnp.where(alive, squares, 0.0)
         factor = jnp.where(alive, bound / jnp.maximum(jnp.sqrt(squares), bound), 0.0)
-        white = jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), white)
-        sums = [block.sums(xs, factor) for block, xs in zip(blocks, white, strict=True)]
-        return Totals(jnp.concatenate(sums), jnp.sum(factor * squares))
+        each = jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), [xs for _, xs in found])
+        sums = [block.sums(xs, factor) for block, xs in zip(blocks, each, strict=True)]
+        return _Piece(sums, jnp.sum(factor * squares), jnp.sum(squares))
+
+
+@eqx.filter_jit
+def _plain_sum(blocks: list[Block], samples: Gradients) -> Float64[Array, " coordinates"]:
+    """The whitened sum of samples' gradients as they are. Not for rows."""
+    with jax.enable_x64(True):
+        each = [block.measured(xs)[1] for block, xs in zip(blocks, samples.parts, strict=True)]
+        factor = jnp.ones(len(samples.alive), jnp.float64)
+        white = [
+            block.whitened(block.sums(xs, factor)) for block, xs in zip(blocks, each, strict=True)
+        ]
+        return jnp.concatenate(white)
 
 
 @eqx.filter_jit
@@ -294,10 +319,19 @@ class Natural(Training):
         return self.settings.clip * math.sqrt(max(effective, 1.0))
 
     def _response(self, metric: Metric, clip: float) -> Response:
-        count = len(metric.samples)
-        seen = clipped_totals(metric.blocks, metric.gradients, jnp.ones(count, bool), clip)
+        """What clipping does to some of the samples.
+
+        Before clipping, gradients of samples have the mean zero, and clipped ones are about
+        proportional to them: their mean without that part varies much less from sample to sample.
+        """
+        some = metric.gradients[:RESPONSE_PIECES]
+        count = len(some) * PIECE
+        everyone = jnp.ones(count, bool)
+        seen = clipped_totals(metric.blocks, some, everyone, clip)
+        unclipped = sum(np.asarray(_plain_sum(metric.blocks, piece)) for piece in some)
+        part = float(seen.kept) / max(float(seen.squares), 1e-12)
         slope = float(seen.kept) / (count * max(metric.effective, 1.0))
-        return Response(np.asarray(seen.sum) / count, max(slope, 1e-3))
+        return Response((np.asarray(seen.sum) - part * unclipped) / count, max(slope, 1e-3))
 
     def _batch(self, rows: Array, entropy: Entropy, step: int) -> tuple[Array, Array]:
         """The rows of a batch, and which of its slots are filled."""

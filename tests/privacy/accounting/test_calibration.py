@@ -13,6 +13,7 @@ from dpflows.privacy.accounting import (
     calibration,
     epsilon_of,
 )
+from dpflows.privacy.accounting.calibration import PRECISION
 from dpflows.privacy.events import GaussianEvent, PureEvent, SampledGaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
 
@@ -51,7 +52,7 @@ def test_the_multiplier_is_the_smallest_within_budget(accountant, epsilon):
     found = calibrate_noise(
         Budget(epsilon, 1e-6), lambda z: steps_of(1000, z), accountant=accountant
     )
-    assert cost(found) <= epsilon < cost(found * (1 - 2e-4))
+    assert cost(found) <= epsilon < cost(found * (1 - 2 * PRECISION))
 
 
 def test_capped_batches_calibrate_too():

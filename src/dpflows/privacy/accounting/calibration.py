@@ -14,7 +14,7 @@ from dpflows.privacy.events import Event, GaussianEvent, SampledGaussianEvent, S
 from dpflows.privacy.guarantee import Budget
 
 #: A multiplier is found to this relative precision, from above.
-PRECISION = 1e-4
+PRECISION = 3e-4
 _NOISE_RANGE = (math.log(1e-2), math.log(1e7))
 _STEP_RANGE = (0.0, math.log(2.0**40))
 _FIRST_STEPS = math.log(1000)

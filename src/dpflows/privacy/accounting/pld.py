@@ -188,11 +188,13 @@ def _compose(tallied: tuple[tuple[Event, int], ...], neighbours: Neighbours) -> 
     grid = grid_for(dict(tallied), neighbours)
     total = library.identity(grid)
     for event, count in tallied:
-        total = total.compose(_repeated(_unit_loss(event, neighbours, grid), count))
+        total = total.compose(_repeated(event, count, neighbours, grid))
     return total
 
 
-def _repeated(loss: Any, count: int) -> Any:
+@functools.lru_cache(maxsize=64)
+def _repeated(event: Event, count: int, neighbours: Neighbours, grid: float) -> Any:
+    loss = _unit_loss(event, neighbours, grid)
     if count == 1:
         return loss
     # Vanishing probabilities overflow inside the library's search for where the tails
