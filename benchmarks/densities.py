@@ -45,7 +45,7 @@ def cell(name, table, epsilon, fold, variant):
     train, test = table.split(fold)
     began = time.monotonic()
     given = settings(variant)
-    estimator = getattr(dpflows, given.pop("estimator", "DPFlow"))
+    estimator = getattr(dpflows, given.pop("estimator", "DPDensity"))
     flow = estimator(epsilon, table.delta, bounds=(table.low, table.high), **given).fit(train)
     seconds = time.monotonic() - began
     scores = flow.score_samples(np.clip(test, table.low, table.high)) + table.log_unit

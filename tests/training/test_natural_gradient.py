@@ -234,9 +234,10 @@ def test_half_the_squared_length_of_a_step_is_its_divergence(model):
     parameters, blueprint = take_apart(model)
     frame, key = Frame.of(blueprint), jnp.asarray([5, 6], jnp.uint32)
     metric = estimate_metric(frame, parameters, key, settings, 1e-3)
-    # towards rows that are elsewhere: a direction in which the density does change
+    # towards rows that are elsewhere, no few of which decide: a direction in which it does change
+    clip = metric.effective**0.5
     place, elsewhere = (frame, parameters, metric.blocks), metric.samples[:500] + 0.5
-    towards = natural_gradient.totals(*place, 1e9, elsewhere, jnp.ones(500, bool), "full").sum
+    towards = natural_gradient.totals(*place, clip, elsewhere, jnp.ones(500, bool), "full").sum
     with jax.enable_x64(True):
         wide = 0.15 * towards / jnp.linalg.norm(towards)
     step = wide.astype(jnp.float32)
@@ -246,7 +247,7 @@ def test_half_the_squared_length_of_a_step_is_its_divergence(model):
     logs = [jax.vmap(blueprint.assemble(p).log_prob)(metric.samples) for p in (parameters, moved)]
     ratio = np.asarray(logs[1] - logs[0], np.float64)
     divergence = np.mean(np.expm1(ratio) - ratio)
-    assert divergence == pytest.approx(0.15**2 / 2, rel=0.3)
+    assert divergence == pytest.approx(0.15**2 / 2, rel=0.4)
 
 
 def test_training_learns_a_bent_table(model, rows):

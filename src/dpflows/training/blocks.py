@@ -337,9 +337,7 @@ class Kronecker(Block):
         """The number of weights of one of the blocks beside each other."""
         return self.scales[0].size
 
-    def measured(
-        self, parts: list[Parts]
-    ) -> tuple[Float64[Array, " rows"], tuple[Array, Array]]:
+    def measured(self, parts: list[Parts]) -> tuple[Float64[Array, " rows"], tuple[Array, Array]]:
         """The rows' squared whitened lengths, and both factors in the eigenvectors.
 
         ``sums`` adds up the same numbers, so what single precision did to them does not matter.
