@@ -5,9 +5,9 @@ A block is made of the gradients of a model's own samples (``fisher``) and knows
 ``Kronecker`` for large layers, ``Diagonal`` where correlations are left out.
 
 The clipped sum :math:`\sum_i f_i W g_i` is computed as :math:`W \sum_i f_i g_i`: gradients
-of dense layers are outer products, so the sum inside is a product of two thin matrices, and only the
-norms :math:`|W g_i|` need each row's whitened gradient. Those are computed in single precision and
-raised by a bound of their rounding error.
+of dense layers are outer products, so the sum inside is a product of two thin matrices, and only
+the norms :math:`|W g_i|` need each row's whitened gradient. Those are computed in single precision
+and raised by a bound of their rounding error.
 """
 
 import abc
@@ -52,10 +52,10 @@ class Block(eqx.Module):
     """The metric of some weights.
 
     Guarantee:
-        For each row, ``measured`` gives at least the squared length of ``whitened(g)``, where ``g``
-        is what the row adds to ``sums`` where its factor is one, in real arithmetic; it is not finite
-        where a number is not. ``sums`` and ``whitened`` are in double precision, and what their
-        rounding adds is covered by ``rounding``.
+        For each row, ``measured`` gives at least the squared length of ``whitened(g)`` in real
+        arithmetic, where ``g`` is what the row adds to ``sums`` where its factor is one; it is not
+        finite where a number is not. ``sums`` and ``whitened`` are in double precision, and what
+        their rounding adds is covered by ``rounding``.
     """
 
     #: How many directions count: the trace of F (F + damping)^-1.
@@ -75,7 +75,7 @@ class Block(eqx.Module):
 
     @abc.abstractmethod
     def measured(self, parts: list[Parts]) -> tuple[Float64[Array, " rows"], Any]:
-        """Bounds of the rows' squared whitened lengths, and the gradients as ``sums`` reads them."""
+        """Bounds of the rows' squared whitened lengths, and gradients as ``sums`` reads them."""
 
     @abc.abstractmethod
     def sums(self, kept: Any, factor: Float64[Array, " rows"]) -> Float64[Array, "blocks m"]:
@@ -204,9 +204,9 @@ def rounding(sizes: Sequence[int], slots: int, piece: int) -> float:
 
     Rows are added within pieces, then pieces, then a row of the inverse root is multiplied by the
     result: at most ``piece + slots / piece + m`` roundings, each relative to the sum of the rows'
-    lengths in the parameters' own coordinates. Those are bounded by the clip, because
-    ``measured`` adds the same lengths times the same root's norm in units of single precision. Twice,
-    for the sum with a row and without it.
+    lengths in the parameters' own coordinates. Those are bounded by the clip, because ``measured``
+    adds the same lengths times the same root's norm in units of single precision. Twice, for the
+    sum with a row and without it.
 
     Args:
         sizes: The weights of one of each kind of block.
