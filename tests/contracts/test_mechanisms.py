@@ -33,16 +33,9 @@ from dpflows.privacy.accounting import delta_of, epsilon_of, votes
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.mechanisms import (
     SparseVector,
-    categories,
-    choosing,
     clipped_moments,
-    counting,
-    covariances,
     exponential_mechanism,
-    grids,
-    kernels,
-    marginals,
-    moments,
+    histograms,
     noisy_covariance,
     noisy_distributions,
     noisy_grid,
@@ -51,27 +44,25 @@ from dpflows.privacy.mechanisms import (
     noisy_marginals,
     noisy_vote,
     private_quantile,
-    quantiles,
     report_noisy_max,
-    sparse,
-    trees,
-    voting,
+    selection,
+    statistics,
 )
-from dpflows.privacy.mechanisms.samplers import Sampler, sampler_for
+from dpflows.privacy.mechanisms.noise import Sampler, sampler_for
 
 MODULES = (
-    categories,
-    choosing,
-    counting,
-    covariances,
-    grids,
-    kernels,
-    marginals,
-    moments,
-    quantiles,
-    sparse,
-    trees,
-    voting,
+    histograms,
+    selection,
+    histograms,
+    statistics,
+    histograms,
+    statistics,
+    histograms,
+    statistics,
+    selection,
+    selection,
+    histograms,
+    selection,
 )
 
 
@@ -108,9 +99,9 @@ def noise(monkeypatch):
         for module in MODULES:
             if hasattr(module, "sampler_for"):
                 monkeypatch.setattr(module, "sampler_for", lambda *_: sampler)
-        monkeypatch.setattr(quantiles, "_DOUBLING_EDGES", np.array([0.0, 2.0, 4.0, 8.0]))
+        monkeypatch.setattr(selection, "_DOUBLING_EDGES", np.array([0.0, 2.0, 4.0, 8.0]))
         for name, few in (("BRANCHES", 2), ("LEVELS", 2), ("BINS", 4)):
-            monkeypatch.setattr(trees, name, few)
+            monkeypatch.setattr(histograms, name, few)
 
     return plant
 
@@ -141,9 +132,9 @@ def test_a_category_of_one_row_shows_with_chance_delta_at_most(noise):
 
 def test_the_test_rejects_a_threshold_thirty_percent_too_low(noise, monkeypatch):
     noise(1.0)
-    right = categories.discovery_threshold
+    right = histograms.discovery_threshold
     monkeypatch.setattr(
-        categories, "discovery_threshold", lambda scale, delta: 0.7 * right(scale, delta)
+        histograms, "discovery_threshold", lambda scale, delta: 0.7 * right(scale, delta)
     )
     assert exceeds_claim(RARE)
 

@@ -10,10 +10,10 @@ from scipy.stats import beta
 from dpflows.privacy.events import Sensitivity
 from dpflows.privacy.mechanisms import (
     KernelAxis,
-    categories,
     clipped_moments,
     discover_categories,
     exponential_mechanism,
+    histograms,
     noisy_count,
     noisy_covariance,
     noisy_distributions,
@@ -26,7 +26,7 @@ from dpflows.privacy.mechanisms import (
     private_quantile,
     report_noisy_max,
 )
-from dpflows.privacy.mechanisms.covariances import Weights, weighted_sums
+from dpflows.privacy.mechanisms.statistics import Weights, weighted_sums
 from dpflows.privacy.randomness import Entropy
 
 FALSE_ALARM = 1e-6
@@ -148,7 +148,7 @@ CROWDED, LONG = weighted_sums(CROWD, radius=0.5), weighted_sums(ROW, radius=0.5)
 #: The total variation of two unit Gaussians at distance one.
 GAUSSIAN_DELTA = math.erf(0.5 / math.sqrt(2))
 SPREAD = np.concatenate([np.full(200, -0.5), np.full(200, 0.5)])[:, None]
-THRESHOLD = categories.discovery_threshold(1.0, 1e-6)
+THRESHOLD = histograms.discovery_threshold(1.0, 1e-6)
 
 TRIALS = {
     "count": Trial(lambda side: counted([[1.0], []][side]), 1.0),

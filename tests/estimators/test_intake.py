@@ -9,7 +9,7 @@ from dpflows.pipeline.domain import VALUES_READ_STAMP, TableSpec
 from dpflows.pipeline.stage import Work
 from dpflows.privacy.accounting import ACCOUNTANTS
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms import categories
+from dpflows.privacy.mechanisms import histograms
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 
@@ -220,7 +220,7 @@ def test_one_persons_label_is_never_found():
 
 
 def test_a_search_without_its_threshold_is_caught(monkeypatch):
-    monkeypatch.setattr(categories, "discovery_threshold", lambda scale, delta: 1)
+    monkeypatch.setattr(histograms, "discovery_threshold", lambda scale, delta: 1)
     found = [settled(OPEN, seed=seed).column("town").categories for seed in range(20)]
     assert any(SENTINEL in labels for labels in found)
 
@@ -236,7 +236,7 @@ def test_too_many_labels_are_refused_with_advice_or_cut_to_the_frequent_ones(mon
     from dpflows.pipeline import discovery as discovering
 
     monkeypatch.setattr(discovering, "MOST_LABELS", 2)
-    with pytest.raises(BudgetError, match='more than 2 categories.*declare other = "a label"'):
+    with pytest.raises(BudgetError, match='more than 2 histograms.*declare other = "a label"'):
         settled(OPEN)
     assert len(settled(with_other("elsewhere")).column("town").categories) == 2
 

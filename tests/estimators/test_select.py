@@ -26,10 +26,10 @@ from dpflows.errors import TrainingError
 from dpflows.estimators import select
 from dpflows.flows.architectures import Architecture
 from dpflows.privacy.accounting import epsilon_of, guarantee_for
-from dpflows.privacy.accounting.certifying import check_sizes
+from dpflows.privacy.accounting.registry import check_sizes
 from dpflows.privacy.events import SampledGaussianEvent, SelectionEvent
 from dpflows.privacy.mechanisms import noisy_mean_score
-from dpflows.privacy.mechanisms.tuning import draw_runs
+from dpflows.privacy.mechanisms.selection import draw_runs
 from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
 from dpflows.table.columns import Column
 from dpflows.table.schema import Schema

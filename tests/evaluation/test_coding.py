@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpflows.errors import InputError
 from dpflows.evaluation.coding import Coding, coding_of, moved_inside, reference_codings
-from dpflows.privacy.mechanisms.counting import bin_counts
+from dpflows.privacy.mechanisms.histograms import bin_counts
 from dpflows.table.columns import Column
 from evaluation.mixed import SCHEMA, fresh_rows
 

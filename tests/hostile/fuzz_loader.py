@@ -17,7 +17,7 @@ with atheris.instrument_imports(include=["dpflows.files", "dpflows.anomaly.persi
     import dpflows.anomaly.persistence as persistence
     import dpflows.files as files
 
-from dpflows.errors import InputError  # noqa: E402
+from dpflows.errors import InputError
 from hostile.mutating import SENTINEL, opened, sealed  # noqa: E402
 
 SEALED = 1

@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import dpflows  # noqa: E402
-from dpflows.errors import InputError  # noqa: E402
+from dpflows.errors import InputError
 from hostile.mutating import SENTINEL, mutated  # noqa: E402
 
 SECONDS = 5

@@ -126,7 +126,7 @@ BUGS: dict[str, Bug] = {
         (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
     ),
     "key reuse: nonces": Bug(
-        "privacy/mechanisms/rounded_gaussian.py",
+        "privacy/mechanisms/noise.py",
         "        nonce = bytes(4) + step.to_bytes(6",
         "        nonce = bytes(4) + (0).to_bytes(6",
         (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
@@ -169,7 +169,7 @@ BUGS: dict[str, Bug] = {
         is_cheap=True,
     ),
     "sparse vector without threshold noise": Bug(
-        "privacy/mechanisms/sparse.py",
+        "privacy/mechanisms/selection.py",
         "self._threshold = self._noisy(threshold, self._scales[0])",
         "self._threshold = _held(round(threshold / self._unit))",
         ("tests/privacy/mechanisms/test_sparse_variants.py::test_our_class_passes",),
@@ -184,7 +184,7 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "charge after release: a file": Bug(
-        "privacy/ledger/publishing.py",
+        "privacy/ledger/ledger.py",
         "        marked = ledger.release(receipt, artefact=artefact)\n"
         "    _reveal(pending, target, overwrite)\n",
         "        _reveal(pending, target, overwrite)\n"

@@ -28,7 +28,7 @@ from dpflows.pipeline.plan import Plan
 from dpflows.pipeline.stage import Stage, Work
 from dpflows.privacy.events import GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.moments import clipped_moments, moments_sensitivity
+from dpflows.privacy.mechanisms.statistics import clipped_moments, moments_sensitivity
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 from dpflows.training import grouping

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from dpflows.privacy.events import GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms import marginals
+from dpflows.privacy.mechanisms import histograms
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 from dpflows.table.leaves import leaves_of
@@ -77,7 +77,7 @@ def test_no_rows_are_spread_over_deserts():
 def test_a_plan_pays_for_what_it_counts(has_target, monkeypatch):
     """Every table of the two releases is in the events, with its noise."""
     seen = []
-    right = marginals.noisy_marginals
+    right = histograms.noisy_marginals
 
     def watched(places, sizes, **settings):
         release = right(places, sizes, **settings)

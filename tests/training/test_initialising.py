@@ -69,7 +69,7 @@ def test_the_private_start_releases_its_events(monkeypatch):
 
 def test_rows_move_the_private_start_no_further_than_claimed():
     """The sums released for one layer, on neighbouring tables, in units of the claim."""
-    from dpflows.privacy.mechanisms.moments import moments_sensitivity, unit_sums
+    from dpflows.privacy.mechanisms.statistics import moments_sensitivity, unit_sums
 
     edge = np.full(2, initialising.CLIP)
     rng = np.random.default_rng(6)

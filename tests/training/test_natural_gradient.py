@@ -16,7 +16,7 @@ from dpflows.pipeline.defaults import natural_defaults
 from dpflows.pipeline.plan import Plan, make_plan
 from dpflows.pipeline.training import Settings, fit_model
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training import fisher, natural_gradient
 from dpflows.training.batches import make_batches

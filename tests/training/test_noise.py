@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian, lattice
+from dpflows.privacy.mechanisms.noise import RoundedGaussian, lattice
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.clipping import Clipping, by_taps
 from dpflows.training.noise import private_gradient

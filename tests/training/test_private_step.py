@@ -13,8 +13,8 @@ import pytest
 from jaxtyping import TypeCheckError
 from scipy import stats
 
-from dpflows.privacy.mechanisms import rounded_gaussian
-from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from dpflows.privacy.mechanisms import noise
+from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training import clipping
 from dpflows.training.batches import make_batches
@@ -250,7 +250,7 @@ def test_steps_that_double_precision_cannot_decide_are_released_with_more_bits(l
         return right(self, sums, noise, step=step)
 
     monkeypatch.setattr(PrivateGradient, "release", noted)
-    monkeypatch.setattr(rounded_gaussian, "ERROR", 2.0**-12)
+    monkeypatch.setattr(noise, "ERROR", 2.0**-12)
     np.testing.assert_array_equal(run_of(line, CHUNK + 3, Entropy.insecure(5)), usual)
     assert 5 < len(released) < CHUNK + 3
     assert released == sorted(set(released))

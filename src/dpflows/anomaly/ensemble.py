@@ -29,13 +29,8 @@ from dpflows.estimators.charging import require_price
 from dpflows.estimators.pipelines import warn_of_transformers
 from dpflows.estimators.repeats import note_fit
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
-from dpflows.privacy.accounting.certifying import check_plan, read_guarantee
-from dpflows.privacy.guarantee import (
-    Budget,
-    Guarantee,
-    large_delta_caveats,
-    require_small_delta,
-)
+from dpflows.privacy.accounting.registry import check_plan, read_guarantee
+from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding

@@ -7,9 +7,9 @@ from typing import Any, final
 from dpflows.anomaly.votes import Mechanism, Terms, mechanism_for
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting import StepFilter
+from dpflows.privacy.accounting.registry import Spending
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.spending import Spending
 
 #: Finer prices buy millions of answers, which take an accountant minutes to add up.
 _FINEST = 2000

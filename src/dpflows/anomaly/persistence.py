@@ -14,13 +14,7 @@ import numpy as np
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.persistence import VERSION, explained, rebuilt
-from dpflows.files import (
-    artefact_digest,
-    read_model,
-    read_signature,
-    write_model,
-    write_signature,
-)
+from dpflows.files import artefact_digest, read_model, read_signature, write_model, write_signature
 from dpflows.signatures import (
     Signature,
     fingerprint,

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 
 from dpflows.anomaly.thresholds import CLOSE, finite, quantile_between, without_nan
 from dpflows.errors import InputError
-from dpflows.privacy.mechanisms.marginals import marginals_sensitivity, noisy_marginals
+from dpflows.privacy.mechanisms.histograms import marginals_sensitivity, noisy_marginals
 from dpflows.privacy.mechanisms.release import Release
 from dpflows.privacy.randomness import Entropy
 

@@ -16,7 +16,7 @@ from dpflows.estimators.charging import Payment, withdrawn_on_failure
 from dpflows.estimators.density import DPDensity
 from dpflows.estimators.persistence import described, rebuilt
 from dpflows.privacy.accounting import guarantee_for
-from dpflows.privacy.accounting.certifying import TOLERANCE, Misstated, read_guarantee
+from dpflows.privacy.accounting.registry import TOLERANCE, Misstated, read_guarantee
 from dpflows.privacy.events import BoundedRangeEvent, Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger, Receipt

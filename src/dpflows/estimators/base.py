@@ -20,14 +20,9 @@ from dpflows.estimators.repeats import note_fit
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.pipeline.plan import Plan, require_same
 from dpflows.pipeline.stage import Work, jax_key
-from dpflows.privacy.accounting.certifying import check_plan, read_guarantee
+from dpflows.privacy.accounting.registry import check_plan, read_guarantee
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
-from dpflows.privacy.guarantee import (
-    Budget,
-    Guarantee,
-    large_delta_caveats,
-    require_small_delta,
-)
+from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.forms import Form

@@ -12,7 +12,7 @@ from dpflows.pipeline.plan import FAINT
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.moments import Moments, clipped_moments, moments_sensitivity
+from dpflows.privacy.mechanisms.statistics import Moments, clipped_moments, moments_sensitivity
 from dpflows.privacy.randomness import Entropy
 
 #: Enough to come from bounds a thousand times too wide to the data.

@@ -17,7 +17,7 @@ from dpflows.pipeline.plan import Plan, affordable_noise
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.covariances import SecondMoments, Weights, noisy_covariance
+from dpflows.privacy.mechanisms.statistics import SecondMoments, Weights, noisy_covariance
 
 _PURPOSE = "covariance"
 _LEAST = 1e-4

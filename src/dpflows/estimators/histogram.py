@@ -17,9 +17,14 @@ from dpflows.pipeline.plan import Plan, affordable_noise
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.counting import COUNTING
-from dpflows.privacy.mechanisms.grids import MOST_CELLS, noisy_grid
-from dpflows.privacy.mechanisms.trees import BINS, noisy_distributions, trees_sensitivity
+from dpflows.privacy.mechanisms.histograms import (
+    BINS,
+    COUNTING,
+    MOST_CELLS,
+    noisy_distributions,
+    noisy_grid,
+    trees_sensitivity,
+)
 
 #: Beyond so many columns the cells of a joint grid would be too many to fill.
 MOST_JOINT_COLUMNS = 3

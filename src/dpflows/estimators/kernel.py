@@ -15,7 +15,7 @@ from dpflows.pipeline.plan import Plan, affordable_noise
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.kernels import (
+from dpflows.privacy.mechanisms.statistics import (
     KERNEL,
     MOST_COLUMNS,
     MOST_POINTS,

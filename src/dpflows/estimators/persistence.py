@@ -17,7 +17,7 @@ import numpy as np
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.files import read_model, write_model
-from dpflows.privacy.accounting.certifying import Misstated
+from dpflows.privacy.accounting.registry import Misstated
 
 VERSION = metadata.version("dpflows")
 

@@ -21,18 +21,17 @@ from dpflows.pipeline.domain import read_bounds, stamps_of
 from dpflows.pipeline.plan import FAINT
 from dpflows.pipeline.stage import Work
 from dpflows.privacy.accounting import calibrate_noise
-from dpflows.privacy.accounting.certifying import Misstated, check_sizes
+from dpflows.privacy.accounting.registry import Misstated, Spending, check_sizes
 from dpflows.privacy.events import Event, GaussianEvent, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, require_small_delta
 from dpflows.privacy.ledger import Ledger, Receipt
-from dpflows.privacy.mechanisms.tuning import (
+from dpflows.privacy.mechanisms.selection import (
     SCORING,
     noisy_mean_score,
     select_best,
     selection_event,
 )
 from dpflows.privacy.randomness import Entropy
-from dpflows.privacy.spending import Spending
 from dpflows.table.columns import Column
 from dpflows.table.encoding import Encoding
 from dpflows.table.reading import Table

@@ -20,14 +20,14 @@ from dpflows.evaluation.fidelity import BINS, largest_gap, total_variation
 from dpflows.evaluation.likelihood import LogLikelihood, public_range
 from dpflows.evaluation.measures import Figures, Subject
 from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.accounting.registry import Spending
 from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import clipped_moments, noisy_histogram
-from dpflows.privacy.mechanisms.counting import COUNTING
-from dpflows.privacy.mechanisms.moments import moments_sensitivity
+from dpflows.privacy.mechanisms.histograms import COUNTING
 from dpflows.privacy.mechanisms.release import Release
+from dpflows.privacy.mechanisms.statistics import moments_sensitivity
 from dpflows.privacy.randomness import Entropy
-from dpflows.privacy.spending import Spending
 
 #: What a ledger is told.
 PURPOSE = "evaluate"

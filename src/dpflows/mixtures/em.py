@@ -28,7 +28,7 @@ from dpflows.privacy.events import (
     check_choice,
 )
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.samplers import sampler_for
+from dpflows.privacy.mechanisms.noise import sampler_for
 from dpflows.privacy.randomness import Entropy
 
 LAWS = ("gaussian", "laplace")

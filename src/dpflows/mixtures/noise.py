@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from dpflows.privacy.mechanisms.samplers import sampler_for
+from dpflows.privacy.mechanisms.noise import sampler_for
 from dpflows.privacy.randomness import Entropy
 
 #: Sums are rounded to 2^-30 before noise; over a million of them move by less than 1e-6.

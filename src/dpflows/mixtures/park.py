@@ -29,7 +29,7 @@ from dpflows.mixtures.frames import Components
 from dpflows.mixtures.mixture import Rows
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.samplers import sampler_for
+from dpflows.privacy.mechanisms.noise import sampler_for
 from dpflows.privacy.randomness import Entropy
 
 COMPOSITIONS = ("moments", "zcdp", "zcdp-slip", "advanced", "linear")

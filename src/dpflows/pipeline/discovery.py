@@ -8,9 +8,8 @@ import numpy as np
 from dpflows.errors import BudgetError
 from dpflows.privacy.events import ApproximateEvent, DiscreteLaplaceEvent, Event, Sensitivity
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.categories import discover_categories
-from dpflows.privacy.mechanisms.counting import COUNTING
-from dpflows.privacy.mechanisms.quantiles import private_bounds
+from dpflows.privacy.mechanisms.histograms import COUNTING, discover_categories
+from dpflows.privacy.mechanisms.selection import private_bounds
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.cells import seconds
 from dpflows.table.columns import WIDEST, Column, is_missing

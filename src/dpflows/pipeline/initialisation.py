@@ -28,7 +28,7 @@ from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent, check_choice
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.moments import clipped_moments, moments_sensitivity
+from dpflows.privacy.mechanisms.statistics import clipped_moments, moments_sensitivity
 from dpflows.privacy.randomness import Entropy
 
 PAPER_FORMULA = "paper-not-private"

@@ -18,13 +18,13 @@ from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent, Sensitivity, check_choice
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.moments import Moments, clipped_moments, moments_sensitivity
-from dpflows.privacy.mechanisms.trees import (
+from dpflows.privacy.mechanisms.histograms import (
     BINS,
     RANK_ERROR,
     noisy_distributions,
     trees_sensitivity,
 )
+from dpflows.privacy.mechanisms.statistics import Moments, clipped_moments, moments_sensitivity
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.checkpoints import Before
 from dpflows.training.gaussianising import gaussian_curve

@@ -40,13 +40,7 @@ from dpflows.training.clipping import Clipping, by_taps, choose_clipper
 from dpflows.training.loop import Callbacks, Loop, PlainGradient, Training, plain_gradient
 from dpflows.training.natural_gradient import Natural
 from dpflows.training.noise import PrivateGradient, private_gradient
-from dpflows.training.optimizers import (
-    Descent,
-    NaturalGradient,
-    Optimizer,
-    name_of,
-    optimizer_from,
-)
+from dpflows.training.optimizers import Descent, NaturalGradient, Optimizer, name_of, optimizer_from
 from dpflows.training.taps import Blueprint, Parameters, take_apart
 
 Model = TypeVar("Model")

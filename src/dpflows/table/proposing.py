@@ -19,24 +19,9 @@ import pyarrow.compute as pc
 from dpflows.errors import InputError, unchained
 from dpflows.table.cells import numbers_in_text, read_cells, seconds, trimmed
 from dpflows.table.columns import DAY, MAX_CATEGORIES, Column, counted, is_missing
-from dpflows.table.opening import (
-    TEXT_ENDINGS,
-    check_file,
-    ending_of,
-    file_errors,
-    open_source,
-)
+from dpflows.table.opening import TEXT_ENDINGS, check_file, ending_of, file_errors, open_source
 from dpflows.table.records import grammar
-from dpflows.table.scalars import (
-    MOMENT,
-    NUMBER,
-    TEXT,
-    TRUTH,
-    Cells,
-    Raw,
-    is_moment,
-    sorted_cells,
-)
+from dpflows.table.scalars import MOMENT, NUMBER, TEXT, TRUTH, Cells, Raw, is_moment, sorted_cells
 from dpflows.table.schema import Schema
 from dpflows.table.sources import Source
 from dpflows.table.text import decoded, load

@@ -24,13 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, PyTree
 
 from dpflows.errors import InputError
-from dpflows.training.taps import (
-    LIFT,
-    Blueprint,
-    DenseParameters,
-    Parameters,
-    Tap,
-)
+from dpflows.training.taps import LIFT, Blueprint, DenseParameters, Parameters, Tap
 
 #: Where the rows go in each tap: after the axes of stacked layers, before the features.
 _ROW_AXES = Tap(-2, -2, -1)  # type: ignore[arg-type]

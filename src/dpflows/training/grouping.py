@@ -17,8 +17,12 @@ from dpflows.flows.mixed import Grouped
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.marginals import marginals_sensitivity, noisy_marginals
-from dpflows.privacy.mechanisms.trees import BRANCHES, reconciled
+from dpflows.privacy.mechanisms.histograms import (
+    BRANCHES,
+    marginals_sensitivity,
+    noisy_marginals,
+    reconciled,
+)
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 from dpflows.table.leaves import Leaves, leaves_of

@@ -26,7 +26,7 @@ import optax
 from jaxtyping import Array, Float
 
 from dpflows.errors import TrainingError
-from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy, Stream
 from dpflows.training.batches import Batches
 from dpflows.training.clipping import Loss

@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float64
 
 from dpflows.errors import TrainingError
-from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import Batches
 from dpflows.training.blocks import rounding

@@ -16,11 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, Int
 
-from dpflows.privacy.mechanisms.rounded_gaussian import (
-    RoundedGaussian,
-    decided_within,
-    lattice,
-)
+from dpflows.privacy.mechanisms.noise import RoundedGaussian, decided_within, lattice
 from dpflows.training.clipping import Clipper
 from dpflows.training.taps import Blueprint, DenseParameters, Parameters
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from dpflows.privacy.accounting import delta_of, epsilon_of
-from dpflows.privacy.accounting.adaptive import AdaptiveFilter, added, as_epsilon
-from dpflows.privacy.accounting.dominating import gaussian
+from dpflows.privacy.accounting.filters import AdaptiveFilter, added, as_epsilon
+from dpflows.privacy.accounting.privacy_profiles import gaussian
 from dpflows.privacy.events import (
     ApproximateEvent,
     BoundedRangeEvent,

@@ -7,12 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.privacy.accounting import (
-    calibrate_noise,
-    calibrate_steps,
-    calibration,
-    epsilon_of,
-)
+from dpflows.privacy.accounting import calibrate_noise, calibrate_steps, calibration, epsilon_of
 from dpflows.privacy.accounting.calibration import PRECISION
 from dpflows.privacy.events import GaussianEvent, PureEvent, SampledGaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget

@@ -20,14 +20,8 @@ import pytest
 
 from dpflows.errors import BudgetError
 from dpflows.privacy.accounting import epsilon_of
-from dpflows.privacy.accounting.dominating import gaussian, randomised_response
-from dpflows.privacy.events import (
-    ApproximateEvent,
-    Event,
-    GaussianEvent,
-    PureEvent,
-    Sensitivity,
-)
+from dpflows.privacy.accounting.privacy_profiles import gaussian, randomised_response
+from dpflows.privacy.events import ApproximateEvent, Event, GaussianEvent, PureEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.ledger import Ledger
 

@@ -21,7 +21,7 @@ from dpflows.privacy.events import (
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.ledger.entries import ORIGIN, Row, chain, read_entry
-from dpflows.privacy.ledger.sqlite import SQLiteStore
+from dpflows.privacy.ledger.stores import SQLiteStore
 from privacy.ledger.charges import query
 
 CAP = Budget(1.0, 1e-6)

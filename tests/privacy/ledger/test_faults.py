@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.privacy.ledger import Ledger, State, pending_files, publish, recover, sqlite
+from dpflows.privacy.ledger import Ledger, State, pending_files, publish, recover, stores
 from privacy.ledger.charges import cap_for, query
 
 FULL = "database or disk is full"
@@ -36,7 +36,7 @@ def _fill(ledger: Ledger, granted: list[str]) -> None:
 
 def test_a_disk_that_fills_up_grants_what_it_kept(path, monkeypatch):
     """SQLite itself runs out of pages, after different numbers of charges."""
-    settle = sqlite._settle
+    settle = stores._settle
     pages = path.stat().st_size // 4096
     for extra in (0, 1, 3):
 
@@ -46,10 +46,10 @@ def test_a_disk_that_fills_up_grants_what_it_kept(path, monkeypatch):
 
         before = _charges(path)
         ledger, granted = Ledger(path), []
-        monkeypatch.setattr(sqlite, "_settle", cramped)
+        monkeypatch.setattr(stores, "_settle", cramped)
         with pytest.raises(InputError, match="disk is full; nothing was granted"):
             _fill(ledger, granted)
-        monkeypatch.setattr(sqlite, "_settle", settle)
+        monkeypatch.setattr(stores, "_settle", settle)
         assert _charges(path) == before + granted
         pages = path.stat().st_size // 4096
 
@@ -75,7 +75,7 @@ def failing(monkeypatch):
     def with_faults(*words, **settings):
         return connect(*words, factory=Failing, **settings)
 
-    monkeypatch.setattr(sqlite.sqlite3, "connect", with_faults)
+    monkeypatch.setattr(stores.sqlite3, "connect", with_faults)
 
     def arm(point: int, late: bool) -> None:
         Failing.left, Failing.late = point, late
@@ -227,7 +227,7 @@ def test_a_changed_pending_file_is_not_revealed(tmp_path, path, monkeypatch):
     ledger, target = Ledger(path), tmp_path / "model.out"
     receipt = ledger.reserve([query()], purpose="fit")
     with monkeypatch.context() as patched:
-        patched.setattr("dpflows.privacy.ledger.publishing._reveal", lambda *paths: None)
+        patched.setattr("dpflows.privacy.ledger.ledger._reveal", lambda *paths: None)
         publish(ledger, receipt, target, lambda file: file.write_text("41"))
     (pending,) = pending_files(target, receipt.run)
     pending.write_text("42")

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.privacy.ledger import Ledger, Receipt, sqlite
+from dpflows.privacy.ledger import Ledger, Receipt, stores
 from dpflows.privacy.ledger.entries import Row, chain, read_entry
 from privacy.ledger.charges import cap_for, query
 
@@ -113,8 +113,8 @@ def test_a_hostile_schema_is_refused_within_a_second(path, kind, before):
 
 def test_a_file_that_keeps_sqlite_busy_is_left(path, monkeypatch):
     """The last resort, should a file get past the list of its schema."""
-    monkeypatch.setattr(sqlite, "_has_table", lambda connection, path: True)
-    monkeypatch.setattr(sqlite, "_LARGEST_WORK", 4000)
+    monkeypatch.setattr(stores, "_has_table", lambda connection, path: True)
+    monkeypatch.setattr(stores, "_LARGEST_WORK", 4000)
     connection = sqlite3.connect(path, isolation_level=None)
     for command in HOSTILE["a view that never ends"]:
         connection.execute(command)

@@ -9,11 +9,17 @@ from hypothesis import strategies as st
 
 from dpflows.errors import InputError
 from dpflows.privacy.events import NEIGHBOURS
-from dpflows.privacy.mechanisms import trees
-from dpflows.privacy.mechanisms.counting import COUNTING
-from dpflows.privacy.mechanisms.covariances import Weights, noisy_covariance, weighted_sums
-from dpflows.privacy.mechanisms.grids import grid_counts, noisy_grid
-from dpflows.privacy.mechanisms.kernels import KERNEL, KernelAxis, kernel_sums, noisy_kernel_sum
+from dpflows.privacy.mechanisms import histograms
+from dpflows.privacy.mechanisms.histograms import COUNTING, grid_counts, noisy_grid
+from dpflows.privacy.mechanisms.statistics import (
+    KERNEL,
+    KernelAxis,
+    Weights,
+    kernel_sums,
+    noisy_covariance,
+    noisy_kernel_sum,
+    weighted_sums,
+)
 from dpflows.privacy.randomness import Entropy
 
 OS = Entropy.from_os()
@@ -46,9 +52,11 @@ STATISTICS = {
     "grid": (lambda rows: grid_counts(rows, *BOX, bins=3), l1, COUNTING),
     "kernels": (lambda rows: kernel_sums(rows, *BOX, AXIS), l2, KERNEL),
     "distributions": (
-        lambda rows: np.concatenate([level.ravel() for level in trees.nested_counts(rows, *BOX)]),
+        lambda rows: np.concatenate(
+            [level.ravel() for level in histograms.nested_counts(rows, *BOX)]
+        ),
         l2,
-        trees.trees_sensitivity(2),
+        histograms.trees_sensitivity(2),
     ),
 }
 

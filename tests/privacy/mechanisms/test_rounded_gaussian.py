@@ -8,13 +8,8 @@ import pytest
 from scipy import stats
 
 from dpflows.errors import InputError
-from dpflows.privacy.mechanisms import rounded_gaussian
-from dpflows.privacy.mechanisms.rounded_gaussian import (
-    ERROR,
-    LATTICE_BITS,
-    RoundedGaussian,
-    lattice,
-)
+from dpflows.privacy.mechanisms import noise as mechanism
+from dpflows.privacy.mechanisms.noise import ERROR, LATTICE_BITS, RoundedGaussian, lattice
 from dpflows.privacy.randomness import Entropy
 
 #: A right sampler fails a statistical test below with at most this probability.
@@ -168,13 +163,13 @@ def test_the_key_has_256_bits_of_the_noise_stream(monkeypatch):
 
 def test_no_two_parts_of_a_run_share_a_nonce(noise, monkeypatch):
     nonces = []
-    cipher = rounded_gaussian.algorithms.ChaCha20
+    cipher = mechanism.algorithms.ChaCha20
 
     def noted(key, nonce):
         nonces.append(nonce)
         return cipher(key, nonce)
 
-    monkeypatch.setattr(rounded_gaussian.algorithms, "ChaCha20", noted)
+    monkeypatch.setattr(mechanism.algorithms, "ChaCha20", noted)
     for step in range(3):
         for part in range(3):
             noise._stream(step, part, 1)

@@ -5,10 +5,8 @@ from collections.abc import Callable
 import pytest
 from scipy.stats import beta
 
-from dpflows.privacy.events import (
-    Sensitivity,
-)
-from dpflows.privacy.mechanisms.samplers import Sampler, sampler_for
+from dpflows.privacy.events import Sensitivity
+from dpflows.privacy.mechanisms.noise import Sampler, sampler_for
 from dpflows.privacy.randomness import Entropy
 
 FALSE_ALARM = 1e-6

@@ -9,23 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflows.privacy.events import (
-    NEIGHBOURS,
-    Sensitivity,
-)
+from dpflows.privacy.events import NEIGHBOURS, Sensitivity
 from dpflows.privacy.mechanisms import (
-    choosing,
     clipped_moments,
-    counting,
     discover_categories,
-    moments,
+    histograms,
     noisy_count,
     noisy_histogram,
     private_bounds,
     private_quantile,
-    quantiles,
-    sparse,
-    voting,
+    selection,
+    statistics,
 )
 from dpflows.privacy.randomness import Entropy
 
@@ -92,37 +86,37 @@ PAIR = st.tuples(HOSTILE, HOSTILE).map(list)
 
 STATISTICS = {
     "histogram": Statistic(
-        lambda rows: counting.bin_counts(column(rows), EDGES), l1, counting.COUNTING
+        lambda rows: histograms.bin_counts(column(rows), EDGES), l1, histograms.COUNTING
     ),
     "count": Statistic(
         lambda rows: np.array([np.count_nonzero(~np.isnan(column(rows)))]), l1, UNIT
     ),
     "bounds": Statistic(
-        lambda rows: counting.bin_counts(column(rows), quantiles._DOUBLING_EDGES),
+        lambda rows: histograms.bin_counts(column(rows), selection._DOUBLING_EDGES),
         l1,
-        counting.COUNTING,
+        histograms.COUNTING,
     ),
     **{
         f"quantile {fraction}": Statistic(
-            lambda rows, f=fraction: quantiles.quantile_scores(column(rows), EDGES, f),
+            lambda rows, f=fraction: selection.quantile_scores(column(rows), EDGES, f),
             linf,
-            quantiles.quantile_sensitivity(fraction),
+            selection.quantile_sensitivity(fraction),
         )
         for fraction in (0.05, 0.5, 0.9)
     },
     "categories": Statistic(
-        category_counts, l1, counting.COUNTING, st.sampled_from(["a", "b", "c", ""])
+        category_counts, l1, histograms.COUNTING, st.sampled_from(["a", "b", "c", ""])
     ),
     "moments": Statistic(
-        lambda rows: moments.unit_sums(matrix(rows), *BOX),
+        lambda rows: statistics.unit_sums(matrix(rows), *BOX),
         lambda d: float(np.linalg.norm(d)),
-        moments.moments_sensitivity(2),
+        statistics.moments_sensitivity(2),
         PAIR,
     ),
     "moments in a huge box": Statistic(
-        lambda rows: moments.unit_sums(matrix(rows), *HUGE),
+        lambda rows: statistics.unit_sums(matrix(rows), *HUGE),
         lambda d: float(np.linalg.norm(d)),
-        moments.moments_sensitivity(2),
+        statistics.moments_sensitivity(2),
         PAIR,
     ),
 }
@@ -147,13 +141,13 @@ def test_no_row_moves_a_statistic_by_more_than_claimed(name, neighbours, data):
 def test_a_row_turns_at_most_one_vote(neighbours, rows, other, data):
     place = data.draw(st.integers(0, len(rows) - 1))
     changed = neighbour(rows, place, other, neighbours)
-    assert l1(votes_of(rows) - votes_of(changed)) <= voting.VOTING.under(neighbours)
+    assert l1(votes_of(rows) - votes_of(changed)) <= selection.VOTING.under(neighbours)
 
 
 @given(score=HOSTILE, change=st.floats(-1, 1))
 @settings(max_examples=200, deadline=None)
 def test_taming_scores_does_not_stretch_them(score, change):
-    tamed = choosing._tamed(np.array([score, score + change, math.nan]))
+    tamed = selection._tamed(np.array([score, score + change, math.nan]))
     assert tamed[2] == -1e15
     if not math.isnan(score):
         assert abs(tamed[0] - tamed[1]) <= 1 + 1e-12 or abs(score) > 1e15
@@ -162,16 +156,16 @@ def test_taming_scores_does_not_stretch_them(score, change):
 @given(value=st.floats(-1e9, 1e9), change=st.floats(-1, 1))
 @settings(max_examples=200, deadline=None)
 def test_the_sparse_vector_lattice_does_not_stretch_values(value, change):
-    steps = [round(v * sparse._LATTICE) for v in (value, value + change)]
+    steps = [round(v * selection._LATTICE) for v in (value, value + change)]
     # Floats near 1e9 are themselves spaced by up to 1e-7.
-    assert abs(steps[0] - steps[1]) <= sparse._LATTICE + 1 + 2.5e-7 * sparse._LATTICE
+    assert abs(steps[0] - steps[1]) <= selection._LATTICE + 1 + 2.5e-7 * selection._LATTICE
 
 
 def test_the_worst_replacement_for_moments_is_attained():
     """The claimed 2 sqrt(columns) is not slack: a row jumps from one corner to the other."""
     low, high = np.array([[-1.0, -1.0]]), np.array([[1.0, 1.0]])
     box = (np.array([-1.0, -1.0]), np.array([1.0, 1.0]))
-    moved = np.linalg.norm(moments.unit_sums(low, *box) - moments.unit_sums(high, *box))
+    moved = np.linalg.norm(statistics.unit_sums(low, *box) - statistics.unit_sums(high, *box))
     assert moved == pytest.approx(2 * math.sqrt(2))
 
 

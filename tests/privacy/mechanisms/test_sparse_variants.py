@@ -15,8 +15,8 @@ import pytest
 from scipy.stats import beta, laplace
 
 from dpflows.privacy.events import Sensitivity
-from dpflows.privacy.mechanisms import SparseVector, sparse
-from dpflows.privacy.mechanisms.samplers import Sampler, sampler_for
+from dpflows.privacy.mechanisms import SparseVector, selection
+from dpflows.privacy.mechanisms.noise import Sampler, sampler_for
 from dpflows.privacy.randomness import Entropy
 
 FALSE_ALARM = 1e-6
@@ -100,7 +100,9 @@ class Variant:
 
 
 def ours(positives: int, epsilon: float = EPSILON) -> Variant:
-    threshold, value = (scale / sparse._LATTICE for scale in sparse._scales(epsilon, positives))
+    threshold, value = (
+        scale / selection._QUERY_LATTICE for scale in selection._scales(epsilon, positives)
+    )
     return Variant(threshold, value)
 
 
@@ -211,7 +213,7 @@ class Batched(Sampler):
 @pytest.fixture(autouse=True)
 def _batches(monkeypatch):
     sampler = Batched()
-    monkeypatch.setattr(sparse, "sampler_for", lambda *_: sampler)
+    monkeypatch.setattr(selection, "sampler_for", lambda *_: sampler)
 
 
 def real(outcome: Outcome, runs: int, positives: int | None = None) -> bool:
@@ -250,7 +252,7 @@ class Bug:
     positives: int | None = None
 
 
-CHEN = 2 * sparse._LATTICE / EPSILON
+CHEN = 2 * selection._QUERY_LATTICE / EPSILON
 PLANTED = {
     "no threshold noise": Bug(lambda bar, value, c: (1e-3, value), "six no, one yes", 20_000),
     "no query noise": Bug(lambda bar, value, c: (bar, 1e-3), "six no, one yes", 2500),
@@ -271,15 +273,15 @@ SLOW = ("no threshold noise", "query noise without the positives", "no cut-off")
     "name", [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in PLANTED]
 )
 def test_the_test_rejects_bugs_planted_in_our_class(name, monkeypatch):
-    right, bug = sparse._scales, PLANTED[name]
-    monkeypatch.setattr(sparse, "_scales", lambda e, c: bug.scales(*right(e, c), c))
+    right, bug = selection._scales, PLANTED[name]
+    monkeypatch.setattr(selection, "_scales", lambda e, c: bug.scales(*right(e, c), c))
     assert real(BATTERY[bug.outcome], bug.runs, bug.positives)
 
 
 @pytest.mark.long
 def test_the_test_rejects_our_class_without_the_factor_two(monkeypatch):
-    right = sparse._scales
-    monkeypatch.setattr(sparse, "_scales", lambda e, c: (right(e, c)[0], right(e, c)[1] / 2))
+    right = selection._scales
+    monkeypatch.setattr(selection, "_scales", lambda e, c: (right(e, c)[0], right(e, c)[1] / 2))
     assert real(BATTERY["six no, one yes"], 40_000)
 
 

@@ -7,15 +7,8 @@ import pytest
 from scipy.stats import chi2
 
 from dpflows.privacy.accounting import epsilon_of
-from dpflows.privacy.events import (
-    GaussianEvent,
-    SelectionEvent,
-    Sensitivity,
-)
-from dpflows.privacy.mechanisms import (
-    select_best,
-    tuning,
-)
+from dpflows.privacy.events import GaussianEvent, SelectionEvent, Sensitivity
+from dpflows.privacy.mechanisms import select_best, selection
 from dpflows.privacy.randomness import Entropy
 
 FALSE_ALARM = 1e-6
@@ -24,7 +17,7 @@ UNIT = Sensitivity.uniformly(1.0)
 
 
 def runs_drawn(mean: float, shape: float | None, draws: int = 4000) -> np.ndarray:
-    return np.array([tuning.draw_runs(mean, shape, entropy=OS) for _ in range(draws)])
+    return np.array([selection.draw_runs(mean, shape, entropy=OS) for _ in range(draws)])
 
 
 def misfit(drawn: np.ndarray, chances: np.ndarray) -> float:
@@ -42,14 +35,14 @@ def misfit(drawn: np.ndarray, chances: np.ndarray) -> float:
 def test_the_number_of_runs_has_the_law_that_is_charged(shape):
     """False alarms: about one in a million; a mean 25% off must be rejected."""
     drawn = runs_drawn(6.0, shape)
-    assert misfit(drawn, tuning.run_chances(6.0, shape)) > FALSE_ALARM
-    assert misfit(runs_drawn(6.0 * 1.25, shape), tuning.run_chances(6.0, shape)) < FALSE_ALARM
+    assert misfit(drawn, selection.run_chances(6.0, shape)) > FALSE_ALARM
+    assert misfit(runs_drawn(6.0 * 1.25, shape), selection.run_chances(6.0, shape)) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("shape", [1.0, 0.0, 0.5, 3.0, None])
 @pytest.mark.parametrize("mean", [1.5, 10.0, 200.0])
 def test_the_law_has_the_mean_that_is_charged(shape, mean):
-    chances = tuning.run_chances(mean, shape)
+    chances = selection.run_chances(mean, shape)
     assert chances.sum() == pytest.approx(1.0)
     assert chances @ np.arange(len(chances)) == pytest.approx(mean, rel=1e-6)
 

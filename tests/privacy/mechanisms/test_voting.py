@@ -11,8 +11,8 @@ from scipy.stats import beta
 
 from dpflows.privacy.accounting import votes
 from dpflows.privacy.events import VOTE_LAWS, Sensitivity
-from dpflows.privacy.mechanisms import noisy_vote, voting
-from dpflows.privacy.mechanisms.samplers import Sampler, sampler_for
+from dpflows.privacy.mechanisms import noisy_vote, selection
+from dpflows.privacy.mechanisms.noise import Sampler, sampler_for
 from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
 
 FALSE_ALARM = 1e-6
@@ -49,7 +49,7 @@ class Quieter(Sampler):
 @pytest.fixture
 def planted(monkeypatch):
     """Half of the noise: the exponential law without its 1/2, the geometric one with 2 epsilon."""
-    monkeypatch.setattr(voting, "sampler_for", lambda *_: Quieter(0.5))
+    monkeypatch.setattr(selection, "sampler_for", lambda *_: Quieter(0.5))
 
 
 def bounds(hits: int, runs: int) -> tuple[float, float]:
@@ -116,7 +116,7 @@ def test_answers_come_with_the_stated_chance(law, counted, voters):
 
 @pytest.mark.parametrize("law", ["geometric"])
 def test_the_test_rejects_a_tie_that_is_always_lost(law, monkeypatch):
-    monkeypatch.setattr(voting, "_coin", lambda *_: 1)
+    monkeypatch.setattr(selection, "_coin", lambda *_: 1)
     lower, upper, event = frequency(law, 2, 4)
     assert not lower <= event.chance(2) <= upper
 

@@ -20,7 +20,7 @@ from dpflows.pipeline.plan import Plan, make_plan
 from dpflows.pipeline.training import Settings, negative_log_likelihood
 from dpflows.privacy.accounting.gdp import GaussianProfile
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.rounded_gaussian import RoundedGaussian
+from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.clipping import by_taps
 from dpflows.training.noise import private_gradient

@@ -28,7 +28,7 @@ from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import BoundedRangeEvent, Event, GaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import exponential_mechanism, noisy_marginals
-from dpflows.privacy.mechanisms.marginals import marginals_sensitivity
+from dpflows.privacy.mechanisms.histograms import marginals_sensitivity
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.schema import Schema
 

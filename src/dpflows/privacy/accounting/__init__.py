@@ -4,10 +4,15 @@ The only package that talks to the accounting library.
 """
 
 from dpflows.privacy.accounting.base import Accountant, Profile
-from dpflows.privacy.accounting.calibration import calibrate_noise, calibrate_steps, strength
+from dpflows.privacy.accounting.calibration import (
+    Run,
+    View,
+    calibrate_noise,
+    calibrate_steps,
+    strength,
+)
 from dpflows.privacy.accounting.filters import PrivacyFilter, StepFilter
-from dpflows.privacy.accounting.pricing import ACCOUNTANTS, delta_of, epsilon_of, guarantee_for
-from dpflows.privacy.accounting.survey import Run, View
+from dpflows.privacy.accounting.registry import ACCOUNTANTS, delta_of, epsilon_of, guarantee_for
 
 __all__ = [
     "ACCOUNTANTS",

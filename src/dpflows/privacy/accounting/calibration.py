@@ -2,19 +2,30 @@
 
 Both searches keep a bracket whose one end is known to be within the budget, and return
 that end: rounding never spends more than was allowed.
+
+One training run as every accountant sees it.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.privacy.accounting.pricing import epsilon_of
-from dpflows.privacy.events import Event, GaussianEvent, SampledGaussianEvent, Sensitivity
-from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.accounting.registry import ACCOUNTANTS, epsilon_of
+from dpflows.privacy.events import (
+    NEIGHBOURS,
+    SAMPLINGS,
+    Event,
+    GaussianEvent,
+    Neighbours,
+    SampledGaussianEvent,
+    Sampling,
+    Sensitivity,
+)
+from dpflows.privacy.guarantee import Budget, Kind
 
 #: A multiplier is found to this relative precision, from above.
-PRECISION = 3e-4
+PRECISION = 1e-4
 _NOISE_RANGE = (math.log(1e-2), math.log(1e7))
 _STEP_RANGE = (0.0, math.log(2.0**40))
 _FIRST_STEPS = math.log(1000)
@@ -258,3 +269,92 @@ def strength(budget: Budget) -> float:
         budget, lambda s: [GaussianEvent(noise=s, sensitivity=unit)], accountant="gdp"
     )
     return 1 / noise if noise else math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """One way to price a run: who counts, how batches are drawn, what is hidden.
+
+    Example:
+        >>> View("gdp-clt", "uniform", "replace-one").kind
+        'estimate'
+    """
+
+    accountant: str
+    sampling: Sampling
+    neighbours: Neighbours
+
+    @property
+    def kind(self) -> Kind:
+        """Whether its figures are bounds or estimates."""
+        return ACCOUNTANTS[self.accountant].kind
+
+    @property
+    def reading(self) -> str:
+        """What its figures mean, in one line."""
+        return ACCOUNTANTS[self.accountant].reading
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Steps of private training whose number is still open.
+
+    Example:
+        >>> run = Run(rows=24059, batch_size=100, noise_multiplier=2.1, delta=1.52e-5)
+        >>> view = View("gdp-clt", "uniform", "replace-one")
+        >>> run.steps(view, epsilon=1.0), round(run.epsilon(view, steps=12565), 2)
+        (12565, 1.0)
+    """
+
+    rows: int
+    batch_size: int
+    noise_multiplier: float
+    delta: float
+
+    def events(self, sampling: Sampling, steps: int) -> list[SampledGaussianEvent]:
+        """What a run of ``steps`` steps releases."""
+        step = SampledGaussianEvent(
+            sampling=sampling,
+            rows=self.rows,
+            batch_size=self.batch_size,
+            noise_multiplier=self.noise_multiplier,
+            count=steps,
+        )
+        return [step]
+
+    def epsilon(self, view: View, *, steps: int) -> float:
+        """What ``steps`` steps cost in this view."""
+        return epsilon_of(
+            self.events(view.sampling, steps),
+            delta=self.delta,
+            neighbours=view.neighbours,
+            accountant=view.accountant,
+        )
+
+    def steps(self, view: View, *, epsilon: float) -> int:
+        """How many steps ``epsilon`` allows in this view; none if not even one."""
+        budget = Budget(epsilon, self.delta, view.neighbours)
+        try:
+            return calibrate_steps(
+                budget, lambda t: self.events(view.sampling, t), accountant=view.accountant
+            )
+        except BudgetError:
+            return 0
+
+    def views(self, samplings: Sequence[Sampling] = SAMPLINGS) -> Iterator[View]:
+        """All views that can price this run, the default accountant first."""
+        self.events("poisson", 1)
+        for accountant in ACCOUNTANTS:
+            for sampling in samplings:
+                for neighbours in NEIGHBOURS:
+                    view = View(accountant, sampling, neighbours)
+                    if self._priced(view):
+                        yield view
+
+    def _priced(self, view: View) -> bool:
+        accountant = ACCOUNTANTS[view.accountant]
+        try:
+            accountant.profile(self.events(view.sampling, 1), view.neighbours)
+        except InputError:
+            return False
+        return True

@@ -17,9 +17,9 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as library
 
 from dpflows.errors import InputError
-from dpflows.privacy.accounting import dominating, rdp, votes
+from dpflows.privacy.accounting import privacy_profiles, rdp, votes
 from dpflows.privacy.accounting.base import Accountant, LowerOf, Profile, tally, unpriced
-from dpflows.privacy.accounting.spread import grid_for, merge_gaussians, spread_of
+from dpflows.privacy.accounting.discretization import grid_for, merge_gaussians, spread_of
 from dpflows.privacy.events import (
     ApproximateEvent,
     BoundedRangeEvent,
@@ -52,8 +52,8 @@ class Loss(NamedTuple):
         failure: How likely an unlimited loss is.
     """
 
-    values: dominating.Losses
-    chances: dominating.Losses
+    values: privacy_profiles.Losses
+    chances: privacy_profiles.Losses
     failure: float
 
     def delta(self, epsilon: float) -> float:
@@ -100,7 +100,7 @@ class _LossProfile(Profile):
         return float(certain(np.array([computed]))[0])
 
 
-def certain(delta: dominating.Losses) -> dominating.Losses:
+def certain(delta: privacy_profiles.Losses) -> privacy_profiles.Losses:
     """Computed deltas with the numerical error of the convolution charged.
 
     Example:
@@ -219,7 +219,7 @@ def _(event: GaussianEvent, neighbours: Neighbours, grid: float) -> Any:
     if mu == 0:
         return library.identity(grid)
     reach = spread_of(event, neighbours).reach
-    return _pair(_pmf(lambda epsilon: dominating.gaussian(epsilon, mu), reach, grid))
+    return _pair(_pmf(lambda epsilon: privacy_profiles.gaussian(epsilon, mu), reach, grid))
 
 
 @_loss.register(LaplaceEvent)
@@ -256,7 +256,7 @@ def _(event: BoundedRangeEvent, neighbours: Neighbours, grid: float) -> Any:
     width = event.epsilon.under(neighbours)
     if width == 0:
         return library.identity(grid)
-    return _pair(_pmf(dominating.bounded_range(width), width, grid))
+    return _pair(_pmf(privacy_profiles.bounded_range(width), width, grid))
 
 
 @_loss.register(VoteEvent)
@@ -289,10 +289,10 @@ def _(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -> Any:
 def _poisson(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -> Any:
     rate, mu, reach = event.rate, 1 / event.noise_multiplier, spread_of(event, neighbours).reach
     if neighbours == "replace-one":
-        return _pair(_pmf(dominating.poisson_replaced(rate, mu), reach, grid))
+        return _pair(_pmf(privacy_profiles.poisson_replaced(rate, mu), reach, grid))
     return _pair(
-        _pmf(dominating.poisson_present(rate, mu), reach, grid),
-        _pmf(dominating.poisson_absent(rate, mu), reach, grid),
+        _pmf(privacy_profiles.poisson_present(rate, mu), reach, grid),
+        _pmf(privacy_profiles.poisson_absent(rate, mu), reach, grid),
     )
 
 
@@ -303,11 +303,13 @@ def _capped(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) ->
     that of a replaced row at twice the distance (Ganesh et al. 2025).
     """
     whole = _poisson(event, neighbours, grid)
-    chance, rate = dominating.cut(event)
+    chance, rate = privacy_profiles.cut(event)
     if chance == 0:
         return whole
     reach = spread_of(event, neighbours).reach
-    cut = _pair(_pmf(dominating.poisson_replaced(rate, 2 / event.noise_multiplier), reach, grid))
+    cut = _pair(
+        _pmf(privacy_profiles.poisson_replaced(rate, 2 / event.noise_multiplier), reach, grid)
+    )
     return cut.compute_mixture(whole, chance)
 
 
@@ -316,7 +318,7 @@ def _uniform(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -
         raise unpriced(event, "pld", neighbours, _NO_ADD_REMOVE)
     # Also for zero-out: a batch without the row holds some other row in its place, so
     # the two batches differ by two clipped rows even where one table row is null.
-    profile = dominating.without_replacement(event.rate, 2 / event.noise_multiplier)
+    profile = privacy_profiles.without_replacement(event.rate, 2 / event.noise_multiplier)
     return _pair(_pmf(profile, spread_of(event, neighbours).reach, grid))
 
 
@@ -327,7 +329,7 @@ _NO_ADD_REMOVE = (
 
 
 def _from_parameters(epsilon: float, delta: float, grid: float) -> Any:
-    return _pair(_pmf(dominating.randomised_response(epsilon, delta), epsilon, grid))
+    return _pair(_pmf(privacy_profiles.randomised_response(epsilon, delta), epsilon, grid))
 
 
 def _from_curve(curve: rdp.Curve, reach: float, grid: float) -> Any:
@@ -337,21 +339,21 @@ def _from_curve(curve: rdp.Curve, reach: float, grid: float) -> Any:
     epsilon = multiples * grid
     half = epsilon[_CURVE_POINTS:]
     known = np.array([curve.delta(float(value)) for value in half])
-    both = dominating.symmetrised(lambda losses: np.interp(losses, half, known))
-    delta = dominating.convex_in_odds(epsilon, np.minimum.accumulate(both(epsilon)))
+    both = privacy_profiles.symmetrised(lambda losses: np.interp(losses, half, known))
+    delta = privacy_profiles.convex_in_odds(epsilon, np.minimum.accumulate(both(epsilon)))
     return _pair(pld_pmf.create_pmf_pessimistic_connect_dots(grid, multiples, delta))
 
 
-def _pmf(profile: dominating.HockeyStick, reach: float, grid: float) -> Any:
+def _pmf(profile: privacy_profiles.HockeyStick, reach: float, grid: float) -> Any:
     return _connect_the_dots(profile(_losses(reach, grid)), grid)
 
 
-def _losses(reach: float, grid: float) -> dominating.Losses:
+def _losses(reach: float, grid: float) -> privacy_profiles.Losses:
     steps = math.ceil(reach / grid)
     return np.arange(-steps, steps + 1) * grid
 
 
-def _connect_the_dots(delta: dominating.Losses, grid: float) -> Any:
+def _connect_the_dots(delta: privacy_profiles.Losses, grid: float) -> Any:
     steps = len(delta) // 2
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
         grid, -steps, steps, np.clip(delta, 0.0, 1.0)

@@ -18,7 +18,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant as library
 from jaxtyping import Float64
 
-from dpflows.privacy.accounting import dominating, votes
+from dpflows.privacy.accounting import privacy_profiles, votes
 from dpflows.privacy.accounting.base import Accountant, Profile, tally, unit, unpriced
 from dpflows.privacy.events import (
     ApproximateEvent,
@@ -184,7 +184,7 @@ def _(event: SampledGaussianEvent, neighbours: Neighbours) -> Curve:
     if event.sampling == "uniform":
         return _uniform(event, neighbours)
     whole = _poisson(event, neighbours)
-    chance, rate = dominating.cut(event)
+    chance, rate = privacy_profiles.cut(event)
     return whole if chance == 0 else _mixed(whole, _cut(event, rate), chance)
 
 

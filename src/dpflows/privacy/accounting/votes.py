@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import logsumexp
 
-from dpflows.privacy.accounting.dominating import HockeyStick, Losses
+from dpflows.privacy.accounting.privacy_profiles import HockeyStick, Losses
 from dpflows.privacy.events import Neighbours, VoteEvent
 
 Answer = Float64[np.ndarray, "2"]

@@ -4,10 +4,8 @@ The order of a release: commit the charge, touch the data, write the file safely
 released, reveal it. ``Ledger.reserve`` does the first, ``publish`` the last three.
 """
 
-from dpflows.privacy.ledger.entries import Entry
-from dpflows.privacy.ledger.ledger import Ledger
-from dpflows.privacy.ledger.publishing import pending_files, publish, recover
-from dpflows.privacy.ledger.receipts import Receipt
-from dpflows.privacy.ledger.standing import State
+from dpflows.privacy.ledger.entries import Entry, Receipt
+from dpflows.privacy.ledger.ledger import Ledger, pending_files, publish, recover
+from dpflows.privacy.ledger.state import State
 
 __all__ = ["Entry", "Ledger", "Receipt", "State", "pending_files", "publish", "recover"]

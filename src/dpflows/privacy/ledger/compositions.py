@@ -17,11 +17,11 @@ from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.ledger.entries import OLD_FORMAT, Entry, Opening, Position
-from dpflows.privacy.ledger.pricing import Bill, check_accountant, counted, total
+from dpflows.privacy.ledger.state import Bill, check_accountant, counted, total
 
 if TYPE_CHECKING:
-    from dpflows.privacy.accounting.adaptive import AdaptiveFilter
-    from dpflows.privacy.ledger.standing import Standing
+    from dpflows.privacy.accounting.filters import AdaptiveFilter
+    from dpflows.privacy.ledger.state import Standing
 
 GDP_FILTER, RDP_FILTER = "gdp-filter", "rdp-filter"
 #: Accountants whose totals hold for charges that are chosen by earlier results.
@@ -169,7 +169,7 @@ class AdaptiveMethod(Method):
         before: Position,
         events: Sequence[Event],
     ) -> BudgetError:
-        from dpflows.privacy.accounting.adaptive import as_epsilon
+        from dpflows.privacy.accounting.filters import as_epsilon
 
         if before.is_over:
             return BudgetError(
@@ -327,7 +327,7 @@ def advanced(gate: "AdaptiveFilter", before: Position, events: Sequence[Event]) 
     """Where the filter stands after one more charge; a way that passes its cap is closed."""
     mu, slack = before.mu, before.slack
     if mu is not None:
-        from dpflows.privacy.accounting.adaptive import added
+        from dpflows.privacy.accounting.filters import added
 
         mu, slack = added(mu, slack, gate.price(events, slack=slack))
     pure = None if before.pure is None else before.pure + gate.pure_epsilon(events)
@@ -364,7 +364,7 @@ def _left_at(gate: "AdaptiveFilter", position: Position) -> float:
 @functools.lru_cache(maxsize=64)
 def gate_for(cap: Budget, first: Bill) -> "AdaptiveFilter":
     """The filter that the first charge leaves."""
-    from dpflows.privacy.accounting.adaptive import AdaptiveFilter
+    from dpflows.privacy.accounting.filters import AdaptiveFilter
 
     return AdaptiveFilter(cap, tuple(first.events()))
 

@@ -1,4 +1,9 @@
-"""The rows of a ledger: what they say, and how each is chained to all before it."""
+"""What a ledger accepts as words: short and printable, so that no rows end up in it.
+
+The rows of a ledger: what they say, and how each is chained to all before it.
+
+The proof of a charge, which travels with the release it paid for.
+"""
 
 import dataclasses
 import datetime
@@ -6,21 +11,135 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence, Set
+import re
+import secrets
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, Literal, NoReturn, final, get_args
 
 from dpflows.errors import InputError
-from dpflows.privacy.events import Event, Neighbours, event_from_dict
+from dpflows.privacy.events import Event, Neighbours, SelectionEvent, event_from_dict
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.ledger.words import (
-    check_artefact,
-    check_events,
-    check_identity,
-    check_name,
-    check_purpose,
-    check_run,
-    check_time,
-)
+
+LONGEST_RUN, LONGEST_PURPOSE = 100, 200
+
+_HEX = re.compile(r"[0-9a-f]+")
+_NAME = re.compile(r"[a-z0-9-]{1,32}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_DIGEST_LENGTH, _IDENTITY_LENGTH = 64, 32
+
+
+def random_name() -> str:
+    """A name that nobody else will choose: 128 random bits.
+
+    Example:
+        >>> len(random_name())
+        32
+    """
+    return secrets.token_hex(16)
+
+
+def check_run(run: str) -> str:
+    """Refuse a run id that is not short, printable and free of blanks.
+
+    Example:
+        >>> check_run("night-7")
+        'night-7'
+    """
+    plain = run.isascii() and run.isprintable() and " " not in run
+    if not (plain and 1 <= len(run) <= LONGEST_RUN):
+        raise InputError(
+            f"run must be 1 to {LONGEST_RUN} printable ASCII characters without blanks; leave it "
+            "out to get a random one"
+        )
+    return run
+
+
+def check_purpose(purpose: str) -> str:
+    """Refuse a purpose that is empty, long or not printable.
+
+    Example:
+        >>> check_purpose("fit")
+        'fit'
+    """
+    if not purpose:
+        raise InputError("purpose must say in a few words what the charge is for, got nothing")
+    _check_label(purpose)
+    return purpose
+
+
+def check_events(events: Iterable[Event]) -> None:
+    """Refuse labels inside events that are long or not printable."""
+    for event in events:
+        _check_label(event.purpose)
+        if isinstance(event, SelectionEvent):
+            check_events(event.run)
+
+
+def check_artefact(artefact: str) -> str:
+    """Refuse anything but a SHA-256 in hexadecimal, or nothing.
+
+    Example:
+        >>> check_artefact("")
+        ''
+    """
+    if artefact and not is_digest(artefact):
+        raise InputError("artefact must be the SHA-256 of a file, 64 hexadecimal digits, or empty")
+    return artefact
+
+
+def check_identity(identity: str) -> str:
+    """Refuse anything but the random name of a ledger.
+
+    Example:
+        >>> check_identity("0f" * 16) == "0f" * 16
+        True
+    """
+    if len(identity) != _IDENTITY_LENGTH or not is_hex(identity):
+        raise InputError("a ledger's identity must be 32 hexadecimal digits")
+    return identity
+
+
+def check_name(name: str) -> str:
+    """Refuse anything but a short name in lower case, with hyphens.
+
+    Example:
+        >>> check_name("gdp-filter")
+        'gdp-filter'
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InputError("a name must be up to 32 small letters, digits and hyphens")
+    return name
+
+
+def check_time(time: str) -> str:
+    """Refuse anything but a time in UTC to the second; it is shown on screens.
+
+    Example:
+        >>> check_time("2026-11-16T15:28:27Z")
+        '2026-11-16T15:28:27Z'
+    """
+    if _TIME.fullmatch(time) is None:
+        raise InputError("time must be written like 2026-11-16T15:28:27Z")
+    return time
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text is a SHA-256 in hexadecimal."""
+    return len(text) == _DIGEST_LENGTH and is_hex(text)
+
+
+def is_hex(text: str) -> bool:
+    """Whether a text consists of hexadecimal digits."""
+    return _HEX.fullmatch(text) is not None
+
+
+def _check_label(label: str) -> None:
+    if len(label) > LONGEST_PURPOSE or not label.isprintable():
+        raise InputError(
+            f"purpose must be at most {LONGEST_PURPOSE} printable characters; name what is paid "
+            "for, not what is in the rows"
+        )
+
 
 #: Version 0.1 wrote format 1, whose first row names no composition.
 FORMAT, OLD_FORMAT = 2, 1
@@ -356,3 +475,63 @@ def _read_events(descriptions: Sequence[dict[str, Any]]) -> tuple[Event, ...]:
 def _events_from(text: str) -> tuple[Event, ...]:
     """Most entries of a long ledger hold the same few events, which are then read once."""
     return tuple(event_from_dict(description) for description in json.loads(text))
+
+
+_LARGEST_ENTRY = 2**53
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """Where a charge stands in which ledger.
+
+    Attributes:
+        ledger: The ledger's identity.
+        run: The run that was charged.
+        entry: The number of the entry.
+        head: The hash of that entry, which depends on every entry before it.
+        epsilon: The ledger's total after the entry.
+
+    Guarantee:
+        Whoever holds a receipt notices when an older copy of the ledger was put in its
+        place: the older copy has no entry with this head. A receipt is no signature.
+
+    Example:
+        >>> receipt = Receipt("0f" * 16, "night-7", 2, "ab" * 32, 0.5)
+        >>> Receipt.from_dict(receipt.to_dict()) == receipt
+        True
+    """
+
+    ledger: str
+    run: str
+    entry: int
+    head: str
+    epsilon: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """A description that strict JSON can hold."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, description: Any) -> "Receipt":
+        """Read back what ``to_dict`` wrote; anything else, a hostile file's too, is refused."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(description, dict) or sorted(map(str, description)) != sorted(names):
+            raise _unreadable()
+        return _checked(*(description[name] for name in names))
+
+
+def _checked(ledger: Any, run: Any, entry: Any, head: Any, epsilon: Any) -> Receipt:
+    if not all(type(text) is str for text in (ledger, run, head)):
+        raise _unreadable()
+    if type(entry) is not int or not 1 <= entry <= _LARGEST_ENTRY:
+        raise _unreadable()
+    if not (is_hex(ledger) and len(ledger) == 32 and is_digest(head)):
+        raise _unreadable()
+    if type(epsilon) not in (int, float) or not (0 <= epsilon < math.inf):
+        raise _unreadable()
+    return Receipt(ledger, check_run(run), entry, head, float(epsilon))
+
+
+def _unreadable() -> InputError:
+    return InputError("the receipt cannot be read; take the one that the ledger gave")

@@ -1,29 +1,162 @@
-"""The record of everything that was ever spent on one data set."""
+"""An open transaction, and what all rows amount to in it.
+
+Finding a ledger, or making one where none is.
+
+The record of everything that was ever spent on one data set.
+
+The last steps of a release: the file is safe, the ledger knows, then it is seen.
+"""
 
 import contextlib
+import dataclasses
+import hashlib
 import os
+import secrets
 import threading
-from collections.abc import Iterator, Sequence
-from typing import NoReturn, final
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, cast, final
 
 from dpflows.errors import InputError
-from dpflows.privacy.events import Event
+from dpflows.files import artefact_digest, give_name, require_absent, sync
+from dpflows.privacy.events import Event, check_choice
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.ledger.compositions import DeclaredMethod, method_of, same_charges
-from dpflows.privacy.ledger.desk import Desk
+from dpflows.privacy.ledger.compositions import (
+    DeclaredMethod,
+    check_choice_of,
+    method_of,
+    same_charges,
+)
 from dpflows.privacy.ledger.entries import (
+    COMPOSITIONS,
     ORIGIN,
     Composition,
     Entry,
     Opening,
+    Receipt,
+    check_artefact,
+    check_purpose,
+    check_run,
+    now,
     plain_events,
+    random_name,
     read_entry,
 )
-from dpflows.privacy.ledger.opening import Wishes, opened
-from dpflows.privacy.ledger.receipts import Receipt
-from dpflows.privacy.ledger.standing import Standing, State
-from dpflows.privacy.ledger.stores import Pages, open_store
-from dpflows.privacy.ledger.words import check_artefact, check_purpose, check_run, random_name
+from dpflows.privacy.ledger.state import Standing, State
+from dpflows.privacy.ledger.stores import Pages, Store, open_store
+
+
+@final
+class Desk:
+    """Where rows are added while nobody else may add any.
+
+    Guarantee:
+        Nothing is committed after a row could not be added, or in another process than
+        the one that opened the transaction.
+    """
+
+    def __init__(self, pages: Pages, standing: Standing) -> None:
+        self.pages, self.standing = pages, standing
+        self._process, self._broken = os.getpid(), False
+        self.has_written = False
+
+    def write(self, **fields: Any) -> Entry:
+        """Chain an entry to the last one."""
+        entry = Entry(number=self.standing.number + 1, time=now(), **fields)
+        row = entry.chained_to(self.standing.head)
+        self._broken = self.has_written = True
+        self.pages.append(row)
+        written = self.standing.add(row)
+        self._broken = False
+        return written
+
+    def close(self) -> None:
+        """Refuse to commit what is not whole."""
+        self.require_own_process()
+        if self._broken:
+            raise InputError("a row could not be added to the ledger; nothing was granted")
+
+    def require_own_process(self) -> None:
+        """Refuse a process that was forked off in the middle of a transaction."""
+        if os.getpid() != self._process:
+            raise InputError(
+                "a ledger that is held cannot be used in a forked process; fork before or after"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What the caller wants a ledger to be; ``None`` leaves it to the ledger.
+
+    Attributes:
+        cap: What all charges together may cost.
+        composition: Whether charges may be chosen by earlier results.
+        accountant: Who prices them.
+    """
+
+    cap: Budget | None
+    composition: str | None
+    accountant: str | None
+
+
+def opened(store: Store, wishes: Wishes) -> Opening:
+    """What the first row of a ledger fixes; without one and with a cap it is written."""
+    if wishes.composition is not None:
+        check_choice("composition", wishes.composition, COMPOSITIONS)
+    found = _found(store)
+    if found is None:
+        found = _made(store, wishes)
+    _require_same(found, wishes)
+    return found
+
+
+def _found(store: Store) -> Opening | None:
+    if not store.exists():
+        return None
+    with store.reading() as pages:
+        return _first(pages)
+
+
+def _made(store: Store, wishes: Wishes) -> Opening:
+    cap, composition = wishes.cap, cast(Composition, wishes.composition or "adaptive")
+    if cap is None:
+        raise InputError(
+            f"there is no ledger at {store.name}; name an existing one, or give its cap to make it "
+            "(in Python cap=Budget(epsilon, delta), on the command line --cap-epsilon and "
+            "--cap-delta)"
+        )
+    if not cap.is_private:
+        raise InputError("epsilon of a cap must be finite: a ledger without a limit limits nothing")
+    accountant = check_choice_of(composition, wishes.accountant)
+    opening = Opening(random_name(), cap, accountant, composition)
+    entry = Entry(number=1, state="OPENED", epsilon=0.0, time=now(), opening=opening)
+    with store.creating() as pages:
+        # Somebody else may have been first.
+        first = _first(pages)
+        if first is None:
+            pages.append(entry.chained_to(ORIGIN))
+        return first or opening
+
+
+def _first(pages: Pages) -> Opening | None:
+    row = pages.at(1)
+    return None if row is None else read_entry(row, ORIGIN).opening
+
+
+def _require_same(found: Opening, wishes: Wishes) -> None:
+    if wishes.cap is not None and wishes.cap != found.cap:
+        fixed = found.cap
+        raise InputError(
+            f"the ledger's cap was fixed when it was made: epsilon {fixed.epsilon:g}, delta "
+            f"{fixed.delta:g}, neighbours {fixed.neighbours}; leave the cap out, or give this one"
+        )
+    for name in ("composition", "accountant"):
+        wanted, fixed_name = getattr(wishes, name), getattr(found, name)
+        if wanted is not None and wanted != fixed_name:
+            raise InputError(
+                f"the ledger's {name} was fixed when it was made: {fixed_name!r}; leave the "
+                f"{name} out, or give this one"
+            )
 
 
 @final
@@ -361,3 +494,148 @@ def _recorded(pages: Pages) -> Entry:
         raise InputError("the ledger has lost its entries; put the newest copy back")
     before = pages.at(last.number - 1)
     return read_entry(last, ORIGIN if before is None else before.head)
+
+
+def pending_files(path: str | os.PathLike[str], run: str) -> list[Path]:
+    """The files of a run that wait beside ``path`` until the ledger knows of them.
+
+    Each process that publishes has one of its own; all but the one whose digest the ledger
+    marked are worth nothing.
+
+    Example:
+        >>> import tempfile
+        >>> pending_files(f"{tempfile.mkdtemp()}/model.dpflow", "night-7")
+        []
+    """
+    target, (start, end) = Path(path), _affixes(path, run)
+    names = os.listdir(target.parent) if target.parent.is_dir() else ()
+    return [target.with_name(n) for n in sorted(names) if n.startswith(start) and n.endswith(end)]
+
+
+def _affixes(path: str | os.PathLike[str], run: str) -> tuple[str, str]:
+    target, tag = Path(path), hashlib.sha256(run.encode()).hexdigest()[:12]
+    return f".{target.stem}.{tag}.", f"pending{target.suffix}"
+
+
+def _new_pending(path: str | os.PathLike[str], run: str) -> Path:
+    start, end = _affixes(path, run)
+    return Path(path).with_name(f"{start}{secrets.token_hex(8)}.{end}")
+
+
+def publish(
+    ledger: Ledger,
+    receipt: Receipt,
+    path: str | os.PathLike[str],
+    write: Callable[[Path], None],
+    *,
+    overwrite: bool = True,
+) -> Receipt:
+    """Write a file under a pending name, mark it released, then give it its name.
+
+    Args:
+        ledger: Where the release was charged.
+        receipt: What ``reserve`` gave; the charge must be committed.
+        path: The file's final name.
+        write: Writes the file to the path it is given.
+        overwrite: Whether a file that has the final name already may be lost.
+
+    Guarantee:
+        Whenever the process dies, a file with the final name has a charge, and the ledger
+        knows its digest. A death between the mark and the renaming leaves the pending
+        file, which ``recover`` reveals. Of several processes that publish under one receipt,
+        whatever the names, one succeeds; the others are refused and leave no file, unless
+        all hold the same content.
+
+    Example:
+        >>> import tempfile
+        >>> from dpflows.privacy.events import PureEvent, Sensitivity
+        >>> from dpflows.privacy.guarantee import Budget
+        >>> folder = tempfile.mkdtemp()
+        >>> ledger = Ledger(f"{folder}/clinic.ledger", cap=Budget(1.0, 1e-6))
+        >>> query = PureEvent(epsilon=Sensitivity.uniformly(0.4))
+        >>> receipt = ledger.reserve([query], purpose="mean age")
+        >>> marked = publish(ledger, receipt, f"{folder}/mean.txt", lambda p: p.write_text("41"))
+        >>> ledger.state_of(receipt.run).name, sorted(os.listdir(folder))
+        ('RELEASED', ['clinic.ledger', 'mean.txt'])
+    """
+    _require_unreleased(ledger, receipt)
+    if not overwrite:
+        require_absent(path)
+    target, pending = Path(path), _new_pending(path, receipt.run)
+    with _removed_on_failure(pending):
+        write(pending)
+        sync(pending)
+        sync(pending.parent)
+        artefact = _digest(pending)
+    with _removed_if_unmarked(ledger, receipt.run, pending, artefact):
+        marked = ledger.release(receipt, artefact=artefact)
+    _reveal(pending, target, overwrite)
+    return marked
+
+
+def recover(
+    ledger: Ledger, run: str, path: str | os.PathLike[str], *, overwrite: bool = True
+) -> bool:
+    """Finish a release that was marked but not revealed; whether ``path`` now holds it.
+
+    Guarantee:
+        Only a file whose digest the ledger has marked as released gets the name.
+    """
+    state = ledger.state_of(run)
+    if state is None or not state.artefact:
+        return False
+    target = Path(path)
+    for pending in pending_files(path, run):
+        if not _holds(pending, state.artefact):
+            continue
+        if _holds(target, state.artefact):
+            # a death while the name was given may have left the file under both names
+            pending.unlink(missing_ok=True)
+        else:
+            _reveal(pending, target, overwrite)
+        break
+    return _holds(target, state.artefact)
+
+
+def _require_unreleased(ledger: Ledger, receipt: Receipt) -> None:
+    state = ledger.state_of(receipt.run)
+    if state is None or state.is_released:
+        why = "was never charged" if state is None else "was released already"
+        raise InputError(
+            f"run {receipt.run!r} {why} in this ledger; recover its file, or start a new run"
+        )
+
+
+@contextlib.contextmanager
+def _removed_on_failure(pending: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        pending.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _removed_if_unmarked(ledger: Ledger, run: str, pending: Path, artefact: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        # A commit may fail to answer and yet be on disk: then the file is to be recovered.
+        # What another process released instead leaves this one without a charge.
+        state = ledger.state_of(run)
+        if state is None or state.artefact != artefact:
+            pending.unlink(missing_ok=True)
+        raise
+
+
+def _reveal(pending: Path, target: Path, overwrite: bool) -> None:
+    give_name(pending, target, overwrite=overwrite)
+
+
+def _holds(path: Path, digest: str) -> bool:
+    return path.is_file() and _digest(path) == digest
+
+
+def _digest(path: Path) -> str:
+    # signing a file later must not make another one of it
+    return artefact_digest(path)

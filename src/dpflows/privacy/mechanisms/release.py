@@ -1,4 +1,6 @@
-"""What a mechanism hands back: a value that may be published, and what it cost.
+"""Shared refusals of mechanisms: public parameters only, never a private value.
+
+What a mechanism hands back: a value that may be published, and what it cost.
 
 Guarantee:
     Inside ``only_these``, a release whose event is not in the list fails before its value is
@@ -11,8 +13,26 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
-from dpflows.errors import UnplannedReleaseError
+import numpy as np
+from jaxtyping import Float64
+
+from dpflows.errors import InputError, UnplannedReleaseError
 from dpflows.privacy.events import Event
+
+Column = Float64[np.ndarray, " rows"]
+
+
+def check_edges(edges: Float64[np.ndarray, " edges"]) -> None:
+    """Refuse bin edges that are not finite and strictly increasing."""
+    if len(edges) < 2 or not np.isfinite(edges).all() or not (np.diff(edges) > 0).all():
+        raise InputError("edges must be at least two finite, strictly increasing numbers")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Refuse anything outside the open unit interval."""
+    if not 0 < value < 1:
+        raise InputError(f"{name} must be in (0, 1), got {value}")
+
 
 Value = TypeVar("Value")
 

@@ -1,23 +1,32 @@
-"""A claimed guarantee, checked against what its own releases cost.
+"""The accountants by name, and what a list of events costs according to one of them.
+
+Whatever is planned within a budget, and what it will cost.
+
+A claimed guarantee, checked against what its own releases cost.
 
 A file states its epsilon and lists its releases. The statement is never believed: the
 releases are priced again by the accountant that the file names. What this cannot show is
 that the listed releases are those that were made; a signature is for that.
 """
 
+import abc
 import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from dpflows.display import is_displayable
 from dpflows.errors import InputError
-from dpflows.privacy.accounting.base import tally
-from dpflows.privacy.accounting.pricing import ACCOUNTANTS, epsilon_of
+from dpflows.privacy.accounting.base import Accountant, Approximated, Profile, tally
+from dpflows.privacy.accounting.gdp import GDPAccountant, GDPCLTAccountant, ZCDPAccountant
+from dpflows.privacy.accounting.pld import PLDAccountant
+from dpflows.privacy.accounting.rdp import RDPAccountant
 from dpflows.privacy.events import (
+    NEIGHBOURS,
     Event,
     GaussianEvent,
     Neighbours,
@@ -25,9 +34,191 @@ from dpflows.privacy.events import (
     SelectionEvent,
     VoteEvent,
     ZCDPEvent,
+    check_choice,
 )
-from dpflows.privacy.guarantee import Guarantee
-from dpflows.privacy.spending import Spending
+from dpflows.privacy.guarantee import Budget, Guarantee, check_delta
+
+ACCOUNTANTS: dict[str, Accountant] = {
+    accountant.name: accountant
+    for accountant in (
+        PLDAccountant(),
+        RDPAccountant(),
+        GDPCLTAccountant(),
+        ZCDPAccountant(),
+        GDPAccountant(),
+    )
+}
+
+_LIBRARIES = ("dpflows", "dp-accounting", "numpy", "opendp", "scipy")
+
+
+def epsilon_of(
+    events: Sequence[Event],
+    *,
+    delta: float,
+    neighbours: Neighbours = "zero-out",
+    accountant: str = "pld",
+) -> float:
+    """What making all ``events`` costs at ``delta``.
+
+    Guarantee:
+        At least the true cost if the accountant's ``kind`` is ``bound``.
+
+    Example:
+        >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
+        >>> event = GaussianEvent(noise=5.0, sensitivity=Sensitivity.of_sum(1.0))
+        >>> round(epsilon_of([event], delta=1e-5), 3)
+        0.726
+    """
+    check_delta(delta)
+    check_choice("neighbours", neighbours, NEIGHBOURS)
+    return profile_of(events, neighbours, accountant).epsilon(delta) if events else 0.0
+
+
+def delta_of(
+    events: Sequence[Event],
+    *,
+    epsilon: float,
+    neighbours: Neighbours = "zero-out",
+    accountant: str = "pld",
+) -> float:
+    """The chance with which ``epsilon`` may fail after all ``events`` were made.
+
+    Guarantee:
+        At least the true delta if the accountant's ``kind`` is ``bound``.
+
+    Example:
+        >>> from dpflows.privacy.events import PureEvent, Sensitivity
+        >>> delta_of([PureEvent(epsilon=Sensitivity.uniformly(0.5))], epsilon=1.0) < 1e-11
+        True
+    """
+    if not epsilon >= 0:
+        raise InputError(f"epsilon must not be negative, got {epsilon}")
+    check_choice("neighbours", neighbours, NEIGHBOURS)
+    return profile_of(events, neighbours, accountant).delta(epsilon) if events else 0.0
+
+
+def profile_of(events: Sequence[Event], neighbours: Neighbours, accountant: str) -> Profile:
+    """What making all ``events`` costs as a program makes them, at every delta."""
+    ideal = choose(accountant).profile(events, neighbours)
+    distance = sum(event.distance for event in events)
+    return Approximated(ideal, distance) if distance else ideal
+
+
+def guarantee_for(
+    events: Sequence[Event],
+    *,
+    budget: Budget,
+    accountant: str = "pld",
+    stamps: Sequence[str] = (),
+    caveats: Sequence[str] = (),
+) -> Guarantee:
+    """The certificate of a release that made exactly ``events``.
+
+    Guarantee:
+        Claims what the events cost at the budget's delta, never less, whatever the
+        budget allowed. An unlimited budget claims nothing.
+
+    Example:
+        >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
+        >>> event = GaussianEvent(noise=5.0, sensitivity=Sensitivity.of_sum(1.0))
+        >>> promise = guarantee_for([event], budget=Budget(1.0, 1e-5))
+        >>> promise.kind, round(promise.epsilon, 3), round(promise.replace_one_epsilon, 3)
+        ('bound', 0.726, 1.555)
+    """
+    epsilon = _claimed(events, budget, accountant)
+    return Guarantee(
+        epsilon=epsilon,
+        delta=budget.delta,
+        neighbours=budget.neighbours,
+        accountant=accountant,
+        kind=choose(accountant).kind if math.isfinite(epsilon) else "none",
+        events=tuple(events),
+        replace_one_epsilon=_replace_one(events, budget, epsilon),
+        versions=_versions(),
+        stamps=tuple(stamps),
+        caveats=tuple(caveats),
+    )
+
+
+def choose(accountant: str) -> Accountant:
+    """The accountant of that name."""
+    check_choice("accountant", accountant, tuple(ACCOUNTANTS))
+    return ACCOUNTANTS[accountant]
+
+
+def _claimed(events: Sequence[Event], budget: Budget, accountant: str) -> float:
+    if not budget.is_private:
+        return math.inf
+    return epsilon_of(
+        events, delta=budget.delta, neighbours=budget.neighbours, accountant=accountant
+    )
+
+
+def _replace_one(events: Sequence[Event], budget: Budget, epsilon: float) -> float | None:
+    if not math.isfinite(epsilon):
+        return None
+    try:
+        return epsilon_of(events, delta=budget.delta, neighbours="replace-one")
+    except InputError:
+        return None
+
+
+def _versions() -> dict[str, str]:
+    return {library: metadata.version(library) for library in _LIBRARIES}
+
+
+class Spending(abc.ABC):
+    """A plan that knows its events before a row is read.
+
+    Attributes:
+        budget: What may be spent.
+        accountant: Who prices the events.
+
+    Guarantee:
+        ``guarantee`` prices exactly ``events``: whoever carries the plan out must
+        release those and nothing else.
+    """
+
+    budget: Budget
+    accountant: str
+
+    @property
+    @abc.abstractmethod
+    def events(self) -> tuple[Event, ...]:
+        """Every release the plan makes, in order."""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether any privacy is asked for."""
+        return self.budget.is_private
+
+    def guarantee(self, *, stamps: Sequence[str] = (), caveats: Sequence[str] = ()) -> Guarantee:
+        """What carrying out the plan promises."""
+        return guarantee_for(
+            self.events,
+            budget=self.budget,
+            accountant=self.accountant,
+            stamps=stamps,
+            caveats=caveats,
+        )
+
+    def shares(self) -> dict[str, float]:
+        """The epsilon of each purpose by itself; together they compose to less than the sum."""
+        purposes = dict.fromkeys(event.purpose for event in self.events)
+        return {
+            purpose: self._price([event for event in self.events if event.purpose == purpose])
+            for purpose in purposes
+        }
+
+    def _price(self, events: Sequence[Event]) -> float:
+        return epsilon_of(
+            events,
+            delta=self.budget.delta,
+            neighbours=self.budget.neighbours,
+            accountant=self.accountant,
+        )
+
 
 #: What another machine's rounding may change.
 TOLERANCE = 1e-6
@@ -77,7 +268,7 @@ def read_guarantee(description: Any) -> Guarantee:
         True
         >>> read_guarantee(written | {"epsilon": 0.001})
         Traceback (most recent call last):
-        dpflows.privacy.accounting.certifying.Misstated: the file claims epsilon 0.001, but ...
+        dpflows.privacy.accounting.registry.Misstated: the file claims epsilon 0.001, but ...
     """
     listed = description.get("events") if isinstance(description, dict) else None
     if isinstance(listed, list) and len(listed) > MOST_EVENTS:

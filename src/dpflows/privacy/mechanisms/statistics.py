@@ -1,0 +1,397 @@
+"""Means and standard deviations of clipped columns from one vector of noisy sums.
+
+Mean and covariance of all columns from one vector of noisy sums.
+
+A sum of Gaussian kernels released as a function, with Gaussian-process noise.
+
+The mechanism of Hall, Rinaldo and Wasserman (2013). A row x adds the kernel k(., x), a
+function of norm sqrt(k(x, x)) = 1 in the kernel's reproducing Hilbert space. At grid
+points with Gram matrix K, a function f of that space has Mahalanobis length
+f' K^-1 f <= |f|^2: the left side is the squared norm of f's projection onto the span of the
+kernels at the grid points. So one row moves the values at the grid by at most 1 in the
+metric of K, and noise with covariance s^2 K, a path of the Gaussian process with that
+kernel, is a Gaussian mechanism of noise s and sensitivity 1. A finer grid costs nothing.
+Replacing x by y moves the function by sqrt(2 - 2 k(x, y)) <= sqrt(2).
+"""
+
+import dataclasses
+import functools
+import math
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from dpflows.errors import InputError
+from dpflows.privacy.events import GaussianEvent, Sensitivity, check_positive
+from dpflows.privacy.mechanisms.noise import sampler_for
+from dpflows.privacy.mechanisms.release import Release
+from dpflows.privacy.randomness import Entropy
+
+Matrix = Float64[np.ndarray, "rows columns"]
+Vector = Float64[np.ndarray, " columns"]
+
+_LATTICE = 2.0**-30
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Noisy location and spread of each column, in the column's own units.
+
+    Example:
+        >>> Moments(np.zeros(1), np.ones(1), 10.0).count
+        10.0
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+    count: float
+
+
+def moments_sensitivity(columns: int) -> Sensitivity:
+    """The L2 sensitivity of (1, x, x^2) summed over rows, x in the cube [-1, 1]^columns.
+
+    A row that comes or goes adds a vector of norm at most sqrt(1 + 2 columns). Replacing
+    x by y moves each pair (x, x^2) by |x - y| sqrt(1 + (x + y)^2) <= 2; a row may also
+    turn null. The last digit allows for rounding to the lattice.
+    """
+    present = math.sqrt(1 + 2 * columns)
+    return Sensitivity(present, present, max(present, 2 * math.sqrt(columns) * (1 + 1e-8)))
+
+
+def unit_sums(rows: Matrix, lower: Vector, upper: Vector) -> Float64[np.ndarray, " sums"]:
+    """The sums of (1, x, x^2) over rows scaled to the cube; a row with NaN contributes nothing.
+
+    Contributions are rounded to a lattice and summed as integers, so that the order of
+    the rows and the rounding of large sums cannot add to the sensitivity.
+    """
+    whole = rows[~np.isnan(rows).any(axis=1)]
+    middle, half = lower / 2 + upper / 2, upper / 2 - lower / 2
+    cube = np.clip((np.clip(whole, lower, upper) - middle) / half, -1.0, 1.0)
+    parts = np.concatenate([np.ones((len(cube), 1)), cube, cube**2], axis=1)
+    return np.rint(parts / _LATTICE).astype(np.int64).sum(axis=0) * _LATTICE
+
+
+def clipped_moments(
+    rows: Matrix,
+    lower: Vector,
+    upper: Vector,
+    *,
+    noise: float,
+    entropy: Entropy,
+    purpose: str = "moments",
+) -> Release[Moments]:
+    """The mean and standard deviation of each column, clipped to public bounds.
+
+    One Gaussian release of the count, the sums and the sums of squares of all columns.
+    The deviation is formed from noisy sums: released directly it would have a
+    sensitivity of the order of 1/sqrt(rows), not 1/rows.
+
+    Args:
+        rows: One row per person; a row that holds a NaN counts as null.
+        lower: Public lower bound of each column.
+        upper: Public upper bound of each column.
+        noise: Standard deviation of the noise on each sum, in rows.
+        entropy: Where the noise comes from.
+        purpose: For the record.
+
+    Guarantee:
+        A Gaussian mechanism with the L2 sensitivity of ``moments_sensitivity``.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = np.linspace(0, 1, 2001)[:, None]
+        >>> release = clipped_moments(
+        ...     rows, np.array([-2.0]), np.array([2.0]), noise=3.0, entropy=Entropy.insecure(1)
+        ... )
+        >>> bool(abs(release.value.mean[0] - 0.5) < 0.05)
+        True
+    """
+    check_positive("noise", noise)
+    check_box(rows, lower, upper)
+    sums = unit_sums(rows, lower, upper).tolist()
+    noisy = np.array(sampler_for(entropy, purpose).gaussian(sums, noise, lattice=_LATTICE))
+    sensitivity = moments_sensitivity(rows.shape[1])
+    event = GaussianEvent(noise=noise, sensitivity=sensitivity, purpose=purpose)
+    return Release(_moments(noisy, lower, upper), event, entropy.stamp)
+
+
+def _moments(noisy: Float64[np.ndarray, " sums"], lower: Vector, upper: Vector) -> Moments:
+    count = max(float(noisy[0]), 1.0)
+    mean, square = np.split(noisy[1:] / count, 2)
+    mean = np.clip(mean, -1.0, 1.0)
+    deviation = np.sqrt(np.clip(square - mean**2, 1e-8, 1.0))
+    middle, half = lower / 2 + upper / 2, upper / 2 - lower / 2
+    return Moments(middle + mean * half, deviation * half, count)
+
+
+def check_box(rows: Matrix, lower: Vector, upper: Vector) -> None:
+    """Refuse bounds that do not enclose a box with a side for each column."""
+    if not len(lower) == len(upper) == rows.shape[1]:
+        raise InputError("lower and upper must give one bound for each column")
+    finite = np.isfinite(lower).all() and np.isfinite(upper).all()
+    if not (finite and (upper / 2 - lower / 2 > 0).all()):
+        raise InputError("lower must be below upper in every column, both finite")
+
+
+#: Keeps computed lengths below one whatever the rounding of the computation.
+_ROOM = 1 - 1e-12
+_FAR = 1e100
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """How strongly the count and the sums are released beside the second moments.
+
+    In units of the radius a row is u with |u| <= 1 and contributes
+    (count, mean u, u u'), so its squared norm is at most count^2 + mean^2 + 1. Noise on
+    the three parts costs a Gaussian fit, in nats, in the proportion d/4 : d r^2/2 :
+    d(d+1) r^4/8, for columns of unit variance; the weights minimise the total.
+
+    Example:
+        >>> Weights.best(radius=4.0, columns=3).mean
+        0.5
+    """
+
+    count: float
+    mean: float
+
+    @classmethod
+    def best(cls, *, radius: float, columns: int) -> "Weights":
+        """The weights that leave the fit with the least noise."""
+        root = math.sqrt(columns + 1)
+        return cls(math.sqrt(math.sqrt(2) / (radius**2 * root)), math.sqrt(2 / (radius * root)))
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The exact L2 sensitivity of the weighted sums.
+
+        Replacing u by v moves the squared norm by mean^2 |u - v|^2 + |uu' - vv'|^2. That
+        grows with |u| and |v|, so both are one; with c = u.v it is
+        2 mean^2 (1 - c) + 2 (1 - c^2), largest at c = -mean^2 / 2, or at c = -1 where
+        the mean weighs more. A row may also turn null. The last digits allow for the
+        lattice; in one column, where c is 1 or -1, the bound is not attained.
+        """
+        present = math.sqrt(self.count**2 + self.mean**2 + 1)
+        moved = (2 + self.mean**2) / math.sqrt(2) if self.mean**2 <= 2 else 2 * self.mean
+        return Sensitivity(present, present, max(present, moved * (1 + 1e-6)))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SecondMoments:
+    """Noisy mean and covariance.
+
+    Attributes:
+        mean: Of each column.
+        covariance: Symmetric; the noise may have made it indefinite.
+        count: Noisy number of rows, at least one.
+        doubt: Standard deviation of the noise in a variance; a covariance has less by
+            the square root of two.
+    """
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    count: float
+    doubt: float
+
+
+def weighted_sums(rows: Matrix, *, radius: float) -> Float64[np.ndarray, " sums"]:
+    """The sums of (1, u, uu'), weighted, over rows shortened to the ball of that radius.
+
+    The upper triangle of uu' stands for all of it, so what is off the diagonal counts
+    with the square root of two. Contributions are cut off to a lattice towards zero, which
+    lengthens none, and are summed as integers. A row with NaN contributes nothing.
+    """
+    tame = np.clip(rows[~np.isnan(rows).any(axis=1)], -_FAR, _FAR)
+    length = np.maximum(np.linalg.norm(tame, axis=1), radius)
+    unit = tame * (_ROOM / length)[:, None]
+    weights = Weights.best(radius=radius, columns=rows.shape[1])
+    ones = np.full((len(unit), 1), weights.count * _ROOM)
+    parts = np.concatenate([ones, weights.mean * unit, _upper_triangles(unit)], axis=1)
+    return np.trunc(parts / _LATTICE).astype(np.int64).sum(axis=0) * _LATTICE
+
+
+def noisy_covariance(
+    rows: Matrix, *, radius: float, noise: float, entropy: Entropy, purpose: str = "covariance"
+) -> Release[SecondMoments]:
+    """The mean and covariance of rows shortened to a public ball around zero.
+
+    Args:
+        rows: One row per person; a row that holds a NaN counts as null.
+        radius: Public; longer rows are shortened to it.
+        noise: Standard deviation of the noise on each weighted sum.
+        entropy: Where the noise comes from.
+        purpose: For the record.
+
+    Guarantee:
+        A Gaussian mechanism with the L2 sensitivity of ``Weights.sensitivity``.
+
+    Example:
+        >>> rows = np.random.default_rng().normal(size=(5000, 2))
+        >>> found = noisy_covariance(rows, radius=5.0, noise=2.0, entropy=Entropy.from_os())
+        >>> bool(np.abs(found.value.covariance - np.eye(2)).max() < 0.2)
+        True
+    """
+    check_positive("noise", noise)
+    check_positive("radius", radius)
+    sums = weighted_sums(rows, radius=radius).tolist()
+    noisy = np.array(sampler_for(entropy, purpose).gaussian(sums, noise, lattice=_LATTICE))
+    weights = Weights.best(radius=radius, columns=rows.shape[1])
+    event = GaussianEvent(noise=noise, sensitivity=weights.sensitivity, purpose=purpose)
+    return Release(_read(noisy, weights, rows.shape[1], radius, noise), event, entropy.stamp)
+
+
+def _read(
+    noisy: Float64[np.ndarray, " sums"], weights: Weights, columns: int, radius: float, noise: float
+) -> SecondMoments:
+    count = max(float(noisy[0]) / weights.count, 1.0)
+    mean = radius * noisy[1 : 1 + columns] / (weights.mean * count)
+    square = radius**2 * _symmetric(noisy[1 + columns :], columns) / count
+    return SecondMoments(mean, square - np.outer(mean, mean), count, radius**2 * noise / count)
+
+
+def _upper_triangles(unit: Matrix) -> Float64[np.ndarray, "rows pairs"]:
+    first, second = np.triu_indices(unit.shape[1])
+    return unit[:, first] * unit[:, second] * np.where(first == second, 1.0, math.sqrt(2))
+
+
+def _symmetric(
+    triangle: Float64[np.ndarray, " pairs"], columns: int
+) -> Float64[np.ndarray, "columns columns"]:
+    first, second = np.triu_indices(columns)
+    matrix = np.zeros((columns, columns))
+    matrix[first, second] = triangle / np.where(first == second, 1.0, math.sqrt(2))
+    return np.triu(matrix) + np.triu(matrix, 1).T
+
+
+#: The most columns; the number of coefficients grows with their power.
+MOST_COLUMNS = 2
+MOST_POINTS = 256
+#: Of the coordinates along one column; products of two lie on its square.
+_KERNEL_LATTICE = 2.0**-15
+_KERNEL_ROOM = 1 - 1e-9
+_FAINTEST = 1e-10
+_CHUNK = 8192
+
+#: The last digits of a replaced row allow for the lattice: at most 2^-15 in each of at
+#: most 256 coordinates, for two rows and two columns.
+KERNEL = Sensitivity(1.0, 1.0, math.sqrt(2) * 1.002)
+
+
+@final
+class KernelAxis:
+    """One column's kernels in orthonormal coordinates.
+
+    With K = Q D Q' at the points, a kernel k(., x) has the coordinates
+    D^(-1/2) Q' k(points, x), of length at most one, and Q D^(1/2) turns coordinates back
+    into values. Noise s on every coordinate is noise s^2 K on the values. Directions whose
+    eigenvalue is below 1e-10 of the largest are left out, which shortens coordinates.
+
+    Example:
+        >>> axis = KernelAxis(points=32, bandwidth=0.1)
+        >>> bool(np.linalg.norm(axis.coordinates(np.array([0.3]))) <= 1)
+        True
+    """
+
+    def __init__(self, *, points: int, bandwidth: float) -> None:
+        check_positive("bandwidth", bandwidth)
+        if not 2 <= points <= MOST_POINTS:
+            raise InputError(f"points must be from 2 to {MOST_POINTS}, got {points}")
+        self.points = (np.arange(points) + 0.5) / points
+        self.bandwidth = bandwidth
+
+    @functools.cached_property
+    def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
+        values, vectors = np.linalg.eigh(self._kernel(self.points))
+        kept = values > _FAINTEST * values.max()
+        return values[kept], vectors[:, kept]
+
+    @property
+    def values(self) -> Float64[np.ndarray, "points rank"]:
+        """Turns coordinates into values at the points."""
+        strengths, vectors = self._spectrum
+        return vectors * np.sqrt(strengths)
+
+    def coordinates(self, x: Float64[np.ndarray, " rows"]) -> Float64[np.ndarray, "rows rank"]:
+        """The kernel of each row, cut off to the lattice towards zero: no longer than one."""
+        strengths, vectors = self._spectrum
+        exact = self._kernel(x) @ (vectors / np.sqrt(strengths))
+        length = np.linalg.norm(exact, axis=1, keepdims=True)
+        return (
+            np.trunc(exact * _KERNEL_ROOM / np.maximum(length, 1.0) / _KERNEL_LATTICE)
+            * _KERNEL_LATTICE
+        )
+
+    def _kernel(self, x: Float64[np.ndarray, " rows"]) -> Float64[np.ndarray, "rows points"]:
+        return np.exp(-(((x[:, None] - self.points) / self.bandwidth) ** 2) / 2)
+
+
+def kernel_sums(
+    rows: Matrix, lower: Vector, upper: Vector, axis: KernelAxis
+) -> Float64[np.ndarray, "first second"]:
+    """The coordinates of the sum of all rows' kernels; a row with NaN contributes nothing.
+
+    In two columns a kernel is a product, so its coordinates are products too. All are
+    integers in units of the lattice, and small enough to be summed without rounding.
+    """
+    whole = rows[~np.isnan(rows).any(axis=1)]
+    place = (np.clip(whole, lower, upper) / 2 - lower / 2) / (upper / 2 - lower / 2)
+    starts = range(0, max(len(place), 1), _CHUNK)
+    return np.sum([_chunk_sum(place[i : i + _CHUNK], axis) for i in starts], axis=0)
+
+
+def _chunk_sum(place: Matrix, axis: KernelAxis) -> Float64[np.ndarray, "first second"]:
+    first = axis.coordinates(place[:, 0])
+    second = axis.coordinates(place[:, 1]) if place.shape[1] == 2 else np.ones((len(place), 1))
+    return first.T @ second
+
+
+def noisy_kernel_sum(
+    rows: Matrix,
+    lower: Vector,
+    upper: Vector,
+    *,
+    axis: KernelAxis,
+    noise: float,
+    entropy: Entropy,
+    purpose: str = "kernels",
+) -> Release[Float64[np.ndarray, "..."]]:
+    """The sum of the rows' kernels at the points of a grid over a box of one or two columns.
+
+    Args:
+        rows: One row per person; a row that holds a NaN counts as null.
+        lower: Public lower bound of each column.
+        upper: Public upper bound of each column.
+        axis: Points and bandwidth along each column, as shares of the box's side.
+        noise: Standard deviation of the noise at each point; a kernel has height one.
+        entropy: Where the noise comes from.
+        purpose: For the record.
+
+    Guarantee:
+        A Gaussian mechanism with sensitivity 1 (zero-out, add-remove) or the square root
+        of two (replace-one) in orthonormal coordinates, where the noise is added on a
+        lattice; the values at the grid are computed from noisy coordinates.
+
+    Example:
+        >>> rows = np.full((100, 1), 0.5)
+        >>> release = noisy_kernel_sum(
+        ...     rows, np.zeros(1), np.ones(1), axis=KernelAxis(points=9, bandwidth=0.1),
+        ...     noise=1.0, entropy=Entropy.from_os(),
+        ... )
+        >>> release.value.shape, bool(abs(release.value[4] - 100) < 10)
+        ((9,), True)
+    """
+    check_positive("noise", noise)
+    check_box(rows, lower, upper)
+    if rows.shape[1] > MOST_COLUMNS:
+        raise InputError(f"rows must have at most {MOST_COLUMNS} columns, got {rows.shape[1]}")
+    sums = kernel_sums(rows, lower, upper, axis)
+    drawn = sampler_for(entropy, purpose).gaussian(
+        sums.ravel().tolist(), noise, lattice=_KERNEL_LATTICE**2
+    )
+    noisy = axis.values @ np.array(drawn).reshape(sums.shape)
+    event = GaussianEvent(noise=noise, sensitivity=KERNEL, purpose=purpose)
+    flat = noisy[:, 0] if rows.shape[1] == 1 else noisy @ axis.values.T
+    return Release(flat, event, entropy.stamp)
