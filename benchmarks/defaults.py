@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dpflows.experiments.tables import read_real
-from dpflows.flows.base import uniform_box
-from dpflows.flows.density import Defended, Density
-from dpflows.flows.normalisers import Scaling
+from dpflows.models.density import Defended, Density
+from dpflows.models.distributions import uniform_box
+from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.defaults import defaults_for
 from dpflows.pipeline.plan import make_plan
 from dpflows.pipeline.training import Settings, fit_model

@@ -2,7 +2,7 @@
 
     python benchmarks/dp_em.py --data FOLDER
 
-NOT PRIVATE, in the original as here: see ``dpflows.mixtures.park``.
+NOT PRIVATE, in the original as here: see ``dpflows.training.dp_em_park2017``.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dpflows import DPGaussianMixture
 from dpflows.experiments.tables import read_real
-from dpflows.mixtures.mixture import Mixture
+from dpflows.models.distributions import Mixture
 
 EPSILONS, COMPONENTS, DELTA = (0.5, 1.0, 2.0, 4.0), 3, 1e-4
 #: The authors' code for a composition.

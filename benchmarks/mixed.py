@@ -17,10 +17,10 @@ from rich.table import Table
 from dpflows import DPAutoregressive
 from dpflows.evaluation.peers.contest import Arena
 from dpflows.experiments.tables import ADULT_SCHEMA, read_adult
+from dpflows.pipeline import marginals
 from dpflows.privacy.guarantee import Budget
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Schema
-from dpflows.training import grouping
 
 DELTA, HELD_OUT = 1e-6, 4_561
 SHARES = {name.lower(): name for name in ("LEAF_SHARE", "CELL_SHARE", "STANDS_OUT", "MOST_CELLS")}
@@ -42,7 +42,7 @@ def halves(data):
 def line(variant, epsilon, fitted, held, schema):
     given = settings(variant)
     for name in [name for name in given if name in SHARES]:
-        setattr(grouping, SHARES[name], given.pop(name))
+        setattr(marginals, SHARES[name], given.pop(name))
     model = DPAutoregressive(epsilon, DELTA, schema=schema, **given).fit(fitted)
     columns = (
         read_table(rows, schema).columns for rows in (fitted, held, model.sample(len(fitted)))
@@ -62,11 +62,11 @@ def main():
     fitted, held = halves(given.data)
     schema = Schema.read(ADULT_SCHEMA)
     table = Table("variant", "AUC", "2-way, fitted", "2-way, held out", "detection", "log-density")
-    usual = {name: getattr(grouping, name) for name in SHARES.values()}
+    usual = {name: getattr(marginals, name) for name in SHARES.values()}
     for variant in given.variants:
         table.add_row(*line(variant, given.epsilon, fitted, held, schema))
         for name, value in usual.items():
-            setattr(grouping, name, value)
+            setattr(marginals, name, value)
     Console().print(table)
 
 

@@ -14,12 +14,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dpflows.mixtures.em import fit_corrected, plan_corrected
-from dpflows.mixtures.local import fit_local
-from dpflows.mixtures.recipe import DEFAULT, Recipe
-from dpflows.mixtures.schedule import plan_mixture
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
+from dpflows.training.dp_em import fit_corrected, plan_corrected
+from dpflows.training.local_frames import DEFAULT, Recipe
+from dpflows.training.mixture_em import fit_local, plan_mixture
 
 ABLATIONS = {
     "default": DEFAULT,

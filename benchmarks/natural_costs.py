@@ -35,7 +35,7 @@ def fit(rows, columns, width, steps):
     import numpy as np
 
     from dpflows import DPFlow
-    from dpflows.training.loop import Callbacks
+    from dpflows.training.dp_sgd import Callbacks
 
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(rows, 3)) @ rng.normal(size=(3, columns))

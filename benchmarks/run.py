@@ -20,18 +20,16 @@ import paramax
 from rich.console import Console
 from rich.table import Table
 
-from dpflows.flows.architectures import Architecture
-from dpflows.flows.base import wide_gaussian
-from dpflows.flows.cells import CellShape
-from dpflows.flows.density import Defended
+from dpflows.models.architectures import Architecture
+from dpflows.models.autoregressive import CellShape
+from dpflows.models.density import Defended
+from dpflows.models.distributions import wide_gaussian
 from dpflows.pipeline.training import negative_log_likelihood as loss
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import UniformBatches, make_batches
-from dpflows.training.clipping import Clipping, by_rows, by_taps
-from dpflows.training.loop import CHUNK, Loop, plain_gradient
-from dpflows.training.noise import private_gradient
+from dpflows.training.dp_sgd import CHUNK, Loop, plain_gradient, private_gradient
+from dpflows.training.ghost_clipping import Clipping, by_rows, by_taps, take_apart, unrolled
 from dpflows.training.optimizers import Optimizer
-from dpflows.training.taps import take_apart, unrolled
 
 RESULTS = pathlib.Path(__file__).with_name("results.json")
 DIM, WIDTH, BLOCKS, ROWS = 10, 100, 5, 24_059

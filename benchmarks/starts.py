@@ -21,7 +21,7 @@ def fit(data, epsilon):
     began = time.monotonic()
     from dpflows import DPFlow
     from dpflows.experiments.tables import read_real
-    from dpflows.training.loop import Callbacks
+    from dpflows.training.dp_sgd import Callbacks
 
     table = read_real("life-science", data)
     rows, _ = table.split(1)

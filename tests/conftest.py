@@ -64,5 +64,5 @@ def pytest_fixture_setup() -> None:
 
 
 def _forget_fits() -> None:
-    if (repeats := sys.modules.get("dpflows.estimators.repeats")) is not None:
+    if (repeats := sys.modules.get("dpflows.estimators.repeated_fits")) is not None:
         repeats.forget_fits()

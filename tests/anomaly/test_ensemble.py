@@ -29,7 +29,7 @@ from dpflows import (
 )
 from dpflows.anomaly import members
 from dpflows.anomaly.storage import INTERNAL_STAMP
-from dpflows.flows.architectures import Architecture
+from dpflows.models.architectures import Architecture
 from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
 from dpflows.table.encoding import Encoding
 

@@ -16,7 +16,7 @@ from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.persistence import load
 from dpflows.table import Encoding, Form, Schema
-from dpflows.training.loop import Progress
+from dpflows.training.dp_sgd import Progress
 
 SMALL = ["--steps", "3", "--architecture", "nsf", "--batch-size", "50"]
 

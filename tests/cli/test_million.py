@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpflows import DPFlow
-from dpflows.flows.architectures import Architecture
+from dpflows.models.architectures import Architecture
 
 ROWS = 1_000_000
 

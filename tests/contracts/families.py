@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from dpflows.flows.architectures import ARCHITECTURES, Architecture
-from dpflows.flows.base import wide_gaussian
-from dpflows.flows.cells import CellShape
-from dpflows.flows.density import Defended
+from dpflows.models.architectures import ARCHITECTURES, Architecture
+from dpflows.models.autoregressive import CellShape
+from dpflows.models.density import Defended
+from dpflows.models.distributions import wide_gaussian
 
 DIM = 3
 

@@ -7,8 +7,7 @@ import pytest
 
 from contracts.families import DIM, FLOWS, hostile_rows, model_of, shaken
 from dpflows.pipeline.training import negative_log_likelihood
-from dpflows.training.clipping import Clipping, by_rows, by_taps
-from dpflows.training.taps import take_apart
+from dpflows.training.ghost_clipping import Clipping, by_rows, by_taps, take_apart
 
 CLIP = 0.7
 

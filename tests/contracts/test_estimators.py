@@ -17,7 +17,7 @@ from sklearn.base import clone
 from dpflows.errors import InputError
 from dpflows.estimators.base import NON_PRIVATE_STAMP
 from dpflows.estimators.persistence import ESTIMATORS, load
-from dpflows.flows.architectures import Architecture
+from dpflows.models.architectures import Architecture
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.randomness import TEST_SEED_STAMP
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpflows.flows import ARCHITECTURES, Architecture
-from flows.perturbing import perturbed
+from dpflows.models import ARCHITECTURES, Architecture
+from models.perturbing import perturbed
 
 DRAWS = 4000
 JACOBIANS = 16

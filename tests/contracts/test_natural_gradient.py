@@ -7,13 +7,21 @@ import numpy as np
 import pytest
 
 from contracts.families import DIM, hostile_rows, model_of, shaken
-from dpflows.flows.architectures import ARCHITECTURES
-from dpflows.training import blocks, fisher, natural_gradient
-from dpflows.training.blocks import Diagonal, Exact, Kronecker, whole_gradients
-from dpflows.training.fisher import Frame, Layout, estimate_metric
+from dpflows.models.architectures import ARCHITECTURES
+from dpflows.training import fisher, natural_gradient
+from dpflows.training import fisher as fisher_blocks
+from dpflows.training.fisher import (
+    Diagonal,
+    Exact,
+    Frame,
+    Kronecker,
+    Layout,
+    estimate_metric,
+    whole_gradients,
+)
+from dpflows.training.ghost_clipping import take_apart
 from dpflows.training.natural_gradient import move, totals, unwhitened
 from dpflows.training.optimizers import METRICS, NaturalGradient
-from dpflows.training.taps import take_apart
 
 SETTINGS = NaturalGradient(samples=256)
 KEY = jnp.asarray([3, 4], jnp.uint32)
@@ -301,7 +309,7 @@ def test_lengths_are_bounded_whatever_single_precision_does():
 
 
 def test_lengths_without_their_rounding_error_are_caught(monkeypatch):
-    monkeypatch.setattr(blocks, "_rounded", lambda matrix: 0.0)
+    monkeypatch.setattr(fisher_blocks, "_rounded", lambda matrix: 0.0)
     assert shortfall(*cancelling()) > 0
 
 
@@ -319,7 +327,7 @@ def test_clipping_before_whitening_is_caught(small):
     family, monkeypatch = small
 
     def unwhitened(block, parts):
-        return jnp.sum(jax.vmap(blocks._squares)(parts), axis=0), parts
+        return jnp.sum(jax.vmap(fisher_blocks._squares)(parts), axis=0), parts
 
     monkeypatch.setattr(Exact, "measured", unwhitened)
     assert moved_by(family, hostile_rows(100)).max() > family.clip

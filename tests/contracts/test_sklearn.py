@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from dpflows.anomaly.threshold import DPAnomalyDetector
 from dpflows.estimators.gaussian import DPGaussian
 from dpflows.estimators.persistence import ESTIMATORS
-from dpflows.flows.architectures import Architecture
+from dpflows.models.architectures import Architecture
 
 #: What an estimator does differently on purpose.
 MEANT = {

@@ -19,7 +19,7 @@ from dpflows.errors import InputError
 from dpflows.estimators import charging
 from dpflows.files import write_model
 from dpflows.pipeline import training
-from dpflows.training.loop import State
+from dpflows.training.dp_sgd import State
 from figures import note
 
 STATES = 5

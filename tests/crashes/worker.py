@@ -26,7 +26,7 @@ import numpy as np
 from dpflows import Budget, DPFlow
 from dpflows.estimators import charging
 from dpflows.files import read_model
-from dpflows.flows.architectures import Architecture
+from dpflows.models.architectures import Architecture
 from dpflows.privacy.ledger import Ledger
 from dpflows.training.checkpoints import Checkpoints
 

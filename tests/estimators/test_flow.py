@@ -7,7 +7,7 @@ import pytest
 
 from dpflows import DPFlow, InputError, load
 from dpflows.files import write_model
-from dpflows.flows.architectures import Architecture
+from dpflows.models.architectures import Architecture
 
 ROWS = np.random.default_rng(3).normal(size=(400, 2)).clip(-4, 4)
 SMALL = Architecture("nsf", width=8, depth=1, blocks=1, knots=4)

@@ -194,7 +194,7 @@ def test_what_discovery_costs_is_public_and_within_its_share():
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
 def test_the_releases_of_a_search_are_those_of_its_plan(neighbours, monkeypatch):
     """What the mechanisms say they cost is what the plan said before."""
-    from dpflows.pipeline import discovery as discovering
+    from dpflows.pipeline import domain as discovering
 
     made = []
     for name in ("discover_categories", "private_bounds"):
@@ -233,7 +233,7 @@ def test_rare_labels_count_as_other_only_where_that_is_declared():
 
 
 def test_too_many_labels_are_refused_with_advice_or_cut_to_the_frequent_ones(monkeypatch):
-    from dpflows.pipeline import discovery as discovering
+    from dpflows.pipeline import domain as discovering
 
     monkeypatch.setattr(discovering, "MOST_LABELS", 2)
     with pytest.raises(BudgetError, match='more than 2 histograms.*declare other = "a label"'):

@@ -13,9 +13,9 @@ from sklearn.base import clone
 from dpflows import Budget, DPAnomalyDetector, DPFlow, DPGaussian, InputError, load
 from dpflows.estimators.charging import Payment
 from dpflows.files import model_bytes
-from dpflows.flows.architectures import Architecture
+from dpflows.models.architectures import Architecture
 from dpflows.privacy.ledger import Ledger
-from dpflows.training.loop import CHUNK, Callbacks
+from dpflows.training.dp_sgd import CHUNK, Callbacks
 
 ROWS = np.random.default_rng(5).normal(size=(200, 2)).clip(-4, 4)
 SMALL = Architecture("maf", width=4, depth=1, blocks=1)

@@ -14,17 +14,17 @@ import pytest
 from contracts.tables import EVERY_KIND, frame
 from dpflows import DPAutoregressive, Ledger, load
 from dpflows.errors import BudgetError, InputError
-from dpflows.estimators import drawing
+from dpflows.estimators import autoregressive
 from dpflows.files import read_model, write_model
-from dpflows.flows.cells import cell_network
-from dpflows.flows.mixed import Grouped, MixedDensity
+from dpflows.models.autoregressive import cell_network
+from dpflows.models.mixed import Grouped, MixedDensity
 from dpflows.pipeline.marginals import order_of
 from dpflows.privacy.guarantee import Budget
 from dpflows.table.columns import Column
 from dpflows.table.constraints import Constraint
 from dpflows.table.mixing import MixedEncoding
 from dpflows.table.schema import Schema
-from dpflows.training.loop import Callbacks
+from dpflows.training.dp_sgd import Callbacks
 
 FEW = {"steps": 3, "batch_size": 50}
 TOY = Schema(
@@ -121,7 +121,7 @@ def test_conditions_on_later_columns_are_weighted():
 
 def test_the_condition_test_rejects_unweighted_draws(monkeypatch):
     model, _ = learnt()
-    monkeypatch.setattr(drawing, "_patience", lambda key, size: np.full(size, np.inf))
+    monkeypatch.setattr(autoregressive, "_patience", lambda key, size: np.full(size, np.inf))
     rows = model.sample(3_000, conditions={"ward": "c", "visits": 3})
     assert abs(rows["ill"].mean() - 0.114) > 0.06
 
@@ -161,7 +161,7 @@ def drawn_by_rule(text, n):
     """Rows of the learnt toy under one more rule."""
     model, _ = learnt()
     schema = Schema(TOY.columns, target="ill", constraints=(Constraint(text),))
-    return drawing.draw_rows(model.density_, MixedEncoding(schema), n, {}, jr.key(0))
+    return autoregressive.draw_rows(model.density_, MixedEncoding(schema), n, {}, jr.key(0))
 
 
 def test_constraints_hold_in_every_row():
@@ -172,7 +172,7 @@ def test_constraints_hold_in_every_row():
 
 
 def test_constraints_that_nothing_keeps_end_in_bounded_time(monkeypatch):
-    monkeypatch.setattr(drawing, "MOST_TRIES", 2)
+    monkeypatch.setattr(autoregressive, "MOST_TRIES", 2)
     with pytest.raises(InputError, match="loosen"):
         drawn_by_rule("visits > 3", 10)
 
@@ -303,7 +303,11 @@ def logit(chance):
 def drawn_share(n, seed):
     schema = Schema((Column("a", "boolean"), Column("c", "boolean")))
     encoding, wanted = MixedEncoding(schema), {"c": True}
-    return drawing.draw_rows(rare_density(), encoding, n, wanted, jr.key(seed)).columns["a"].mean()
+    return (
+        autoregressive.draw_rows(rare_density(), encoding, n, wanted, jr.key(seed))
+        .columns["a"]
+        .mean()
+    )
 
 
 def test_rows_that_are_rare_without_the_condition_are_found():
@@ -315,8 +319,8 @@ def test_rows_that_are_rare_without_the_condition_are_found():
 
 
 def test_the_test_rejects_a_bound_from_a_short_look(monkeypatch):
-    monkeypatch.setattr(drawing, "FIRST_LOOK", 64)
-    monkeypatch.setattr(drawing._Kept, "joined", lambda self, other: other)
+    monkeypatch.setattr(autoregressive, "FIRST_LOOK", 64)
+    monkeypatch.setattr(autoregressive._Kept, "joined", lambda self, other: other)
     assert min(drawn_share(50, seed) for seed in range(3)) < 0.75
 
 

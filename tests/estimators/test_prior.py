@@ -5,10 +5,10 @@ import pytest
 
 from dpflows import DPFlow, DPGaussianMixture, InputError, load
 from dpflows.estimators.flow import PUBLIC_PRIOR
-from dpflows.estimators.parameters import parameter_arrays
-from dpflows.flows.architectures import Architecture
-from dpflows.mixtures.mixture import Mixture
-from dpflows.pipeline.prior import prior_arrays, prior_from, standardised
+from dpflows.estimators.persistence import parameter_arrays
+from dpflows.models.architectures import Architecture
+from dpflows.models.distributions import Mixture
+from dpflows.pipeline.initialisation import prior_arrays, prior_from, standardised
 from dpflows.privacy.accounting import epsilon_of
 
 RNG = np.random.default_rng(8)

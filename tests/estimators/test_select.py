@@ -24,7 +24,7 @@ from dpflows import (
 )
 from dpflows.errors import TrainingError
 from dpflows.estimators import select
-from dpflows.flows.architectures import Architecture
+from dpflows.models.architectures import Architecture
 from dpflows.privacy.accounting import epsilon_of, guarantee_for
 from dpflows.privacy.accounting.registry import check_sizes
 from dpflows.privacy.events import SampledGaussianEvent, SelectionEvent

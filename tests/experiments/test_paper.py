@@ -16,12 +16,12 @@ from dpflows.experiments.trajectory import (
     recipe_models,
     recipe_steps,
 )
-from dpflows.flows.architectures import Architecture
-from dpflows.flows.base import uniform_box
-from dpflows.flows.density import Defended
+from dpflows.models.architectures import Architecture
+from dpflows.models.density import Defended
+from dpflows.models.distributions import uniform_box
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.loop import State
-from dpflows.training.taps import take_apart
+from dpflows.training.dp_sgd import State
+from dpflows.training.ghost_clipping import take_apart
 
 BOX = (np.full(2, -60.0), np.full(2, 60.0))
 KEY = jax.random.key(0)

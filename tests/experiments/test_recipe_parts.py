@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpflows.experiments.recipe_parts import PARTS, Parts, recipe_model
-from dpflows.flows.base import gaussian
-from dpflows.training.taps import take_apart
+from dpflows.models.distributions import gaussian
+from dpflows.training.ghost_clipping import take_apart
 
 CORNERS = [np.full(10, -9.0), np.full(10, 9.0)]
 ROWS = jnp.asarray(np.random.default_rng(4).normal(size=(50, 10)))

@@ -55,7 +55,7 @@ def _estimator(name: str, **settings: Any) -> Any:
 
 
 def _flow() -> Any:
-    from dpflows.flows.architectures import Architecture
+    from dpflows.models.architectures import Architecture
 
     small = Architecture("nsf", width=2, depth=1, blocks=1, knots=2)
     return _estimator("DPFlow", architecture=small, normalisation="bounds", steps=1, batch_size=2)

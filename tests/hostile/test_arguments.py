@@ -121,7 +121,7 @@ def bench(tmp_path, monkeypatch):
     from dpflows.estimators.select import DPSelect
     from dpflows.evaluation.peers import contest
     from dpflows.experiments import downloads, running
-    from dpflows.training.loop import Loop
+    from dpflows.training.dp_sgd import Loop
 
     monkeypatch.chdir(tmp_path)
     for place in (DensityEstimator, DPSelect, DPEnsembleDetector):

@@ -138,7 +138,7 @@ def test_functions_and_files_stay_short():
     assert {name: n for name, n in lengths.items() if n > 40} == {}
     assert sorted(lengths.values())[len(lengths) // 2] <= 6
     lines = {str(path): len(path.read_text().splitlines()) for path in SOURCES}
-    assert {name: n for name, n in lines.items() if n > 600} == {}
+    assert {name: n for name, n in lines.items() if n > 800} == {}
 
 
 def test_there_is_no_room_for_odds_and_ends():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 STEP = "tests/training/test_private_step.py"
 NATURAL = "tests/training/test_natural_gradient.py"
-CHECKS = "tests/training/test_checks.py"
+CHECKS = "tests/training/test_progress_checks.py"
 NATURAL_FAMILIES = "tests/contracts/test_natural_gradient.py"
 CHARGE = "payment = charge(ledger, events, stamps=plan.stamps, journal=journal)"
 LEARN = "self._run(plan, Work(table, entropy, journal, callbacks))"
@@ -37,14 +37,14 @@ class Bug:
 
 BUGS: dict[str, Bug] = {
     "no clip": Bug(
-        "training/clipping.py",
+        "training/ghost_clipping.py",
         "        return bound / jnp.maximum(norms, bound)\n",
         "        return jnp.where(jnp.isfinite(norms), 1.0, 0.0)\n",
         ("tests/training/test_clipping.py::test_factor_never_lets_a_gradient_past_the_norm",),
     ),
     "mean for sum": Bug(
         # the mean of the batch is clipped, not each row
-        "training/clipping.py",
+        "training/ghost_clipping.py",
         "    alive = present & jnp.isfinite(squares)\n",
         "    alive = present & jnp.isfinite(squares)\n"
         "    mean = jnp.sum(jnp.where(alive, squares, 0.0)) / jnp.maximum(jnp.sum(alive), 1)\n"
@@ -52,7 +52,7 @@ BUGS: dict[str, Bug] = {
         (f"{STEP}::test_a_row_among_others_moves_the_sum_by_at_most_the_clip",),
     ),
     "noise over the batch size twice": Bug(
-        "training/noise.py",
+        "training/dp_sgd.py",
         "        return self.noise_multiplier * self.clipper.sensitivity\n",
         "        return self.noise_multiplier * self.clipper.sensitivity / self.batch_size\n",
         (f"{STEP}::test_the_noise_of_a_step_is_what_the_plan_says_over_the_batch_size",),
@@ -76,13 +76,13 @@ BUGS: dict[str, Bug] = {
         (f"{NATURAL}::test_no_noise_of_a_run_is_used_twice",),
     ),
     "no clip: progress checks": Bug(
-        "training/checks.py",
+        "training/progress_checks.py",
         "neginf=-CLIP), -CLIP, CLIP)\n",
         "neginf=-CLIP), -1e6, 1e6)\n",
         (f"{CHECKS}::test_no_hostile_row_moves_a_check_by_more_than_its_bound",),
     ),
     "noise over the batch size twice: progress checks": Bug(
-        "training/checks.py",
+        "training/progress_checks.py",
         "scale=self.noise_multiplier * self.bound, step=step)",
         "scale=self.deviation, step=step)",
         (f"{CHECKS}::test_noise_of_a_check_is_what_its_event_says",),
@@ -94,13 +94,13 @@ BUGS: dict[str, Bug] = {
         (f"{NATURAL}::test_no_two_releases_of_a_run_have_the_same_number",),
     ),
     "one step too many": Bug(
-        "training/loop.py",
+        "training/dp_sgd.py",
         "        while (step := int(state.step)) < self.steps:\n",
         "        while (step := int(state.step)) <= self.steps:\n",
         (f"{NATURAL}::test_a_run_releases_what_its_events_pay_for",),
     ),
     "shuffle for Poisson": Bug(
-        "training/loop.py",
+        "training/dp_sgd.py",
         "            batch = loop.batch(rows, sizes[i], keys[i])\n",
         "            slots = jnp.arange(loop.batches.slots)\n"
         "            turn = state.step * loop.batches.batch_size + slots\n"
@@ -108,19 +108,19 @@ BUGS: dict[str, Bug] = {
         (f"{STEP}::test_rows_join_the_steps_of_a_run_by_chance",),
     ),
     "key reuse": Bug(
-        "training/loop.py",
+        "training/dp_sgd.py",
         "    for i in range(count):\n        keys[i] = entropy.key(stream, step=step + i)\n",
         "    keys[:count] = entropy.key(stream, step=step)\n",
         (f"{STEP}::test_no_key_is_used_twice_in_a_run",),
     ),
     "key reuse: noise of the chunk before": Bug(
-        "training/loop.py",
+        "training/dp_sgd.py",
         "self._thread.submit(self._draw, step=step + CHUNK)",
         "self._thread.submit(self._draw, step=step)",
         (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
     ),
     "key reuse: noise of the step before": Bug(
-        "training/noise.py",
+        "training/dp_sgd.py",
         "noise.normals(len(self.trained), step=step + i)",
         "noise.normals(len(self.trained), step=step)",
         (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
@@ -132,7 +132,7 @@ BUGS: dict[str, Bug] = {
         (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
     ),
     "divisor from the drawn batch": Bug(
-        "training/noise.py",
+        "training/dp_sgd.py",
         "            return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])\n",
         "            drawn = jnp.maximum(jnp.sum(present), 1) / self.batch_size\n"
         "            return jnp.concatenate([leaf.reshape(-1) for leaf in leaves]) / drawn\n",

@@ -22,8 +22,8 @@ from dpflows import (
 )
 from dpflows.errors import UnplannedReleaseError
 from dpflows.estimators import base
-from dpflows.flows.architectures import Architecture
-from dpflows.pipeline import defaults, initialisation, normalisation, prior
+from dpflows.models.architectures import Architecture
+from dpflows.pipeline import defaults, initialisation, marginals, normalisation
 from dpflows.pipeline.plan import Plan
 from dpflows.pipeline.stage import Stage, Work
 from dpflows.privacy.events import GaussianEvent
@@ -31,7 +31,6 @@ from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.statistics import clipped_moments, moments_sensitivity
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
-from dpflows.training import grouping
 
 RNG = np.random.default_rng(6)
 ROWS = RNG.normal(size=(300, 2)).clip(-4, 4)
@@ -126,10 +125,10 @@ def changed_rules(patch):
     """The public rules and shares become others."""
     patch.setattr(normalisation, "SHARE", 0.5)
     patch.setattr(initialisation, "SHARE", 0.5)
-    patch.setattr(prior, "_LEAST_SHARE", 0.5)
+    patch.setattr(initialisation, "_LEAST_SHARE", 0.5)
     patch.setattr(defaults, "_FEWEST_STEPS", 1)
-    patch.setattr(grouping, "LEAF_SHARE", 0.5)
-    patch.setattr(grouping, "CELL_SHARE", 0.5)
+    patch.setattr(marginals, "LEAF_SHARE", 0.5)
+    patch.setattr(marginals, "CELL_SHARE", 0.5)
 
 
 @pytest.mark.filterwarnings("ignore::dpflows.errors.RepeatedFitWarning")

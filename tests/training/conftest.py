@@ -7,7 +7,7 @@ import pytest
 from flowjax.distributions import StandardNormal
 from flowjax.flows import masked_autoregressive_flow
 
-from dpflows.training.taps import take_apart
+from dpflows.training.ghost_clipping import take_apart
 
 
 def log_loss(model, row):

@@ -14,19 +14,18 @@ import pytest
 
 from dpflows.errors import InputError
 from dpflows.files import read_model, write_model
-from dpflows.flows.architectures import Architecture
-from dpflows.flows.base import wide_gaussian
-from dpflows.flows.density import Defended
+from dpflows.models.architectures import Architecture
+from dpflows.models.density import Defended
+from dpflows.models.distributions import wide_gaussian
 from dpflows.pipeline.plan import make_plan
 from dpflows.pipeline.training import Settings, fit_model
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Column, Schema
-from dpflows.training.checkpoints import Checkpoints
-from dpflows.training.fingerprints import key_path, table_tag
-from dpflows.training.loop import CHUNK, Callbacks, State
-from dpflows.training.taps import Parameters
+from dpflows.training.checkpoints import Checkpoints, key_path, table_tag
+from dpflows.training.dp_sgd import CHUNK, Callbacks, State
+from dpflows.training.ghost_clipping import Parameters
 
 ROWS = np.random.default_rng(1).normal(size=(300, 2))
 EMPTY = State(Parameters((), None), None, Parameters((), None), jax.numpy.asarray(0))

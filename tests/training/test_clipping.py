@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.training.clipping import (
+from dpflows.training.ghost_clipping import (
     Clipping,
     agree,
     by_rows,
     by_taps,
     choose_clipper,
     rounding_margin,
+    take_apart,
 )
-from dpflows.training.taps import take_apart
 
 NORMS = np.concatenate([[0.0, 1e-45, 1e-30], np.logspace(-8, 18, 200)]).astype(np.float32)
 #: What rounding of the factor itself may use up.

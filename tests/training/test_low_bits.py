@@ -15,11 +15,9 @@ from scipy import stats
 
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import UniformBatches
-from dpflows.training.clipping import Clipping, by_taps
-from dpflows.training.loop import Loop
-from dpflows.training.noise import PrivateGradient, private_gradient
+from dpflows.training.dp_sgd import Loop, PrivateGradient, private_gradient
+from dpflows.training.ghost_clipping import Clipping, by_taps, take_apart
 from dpflows.training.optimizers import Optimizer
-from dpflows.training.taps import take_apart
 
 ROWS, SIGMA = 16, 30.0
 RATE = 2.0**-60

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from dpflows.errors import InputError
-from dpflows.flows.architectures import Architecture
-from dpflows.flows.base import wide_gaussian
-from dpflows.flows.density import Defended
+from dpflows.models.architectures import Architecture
+from dpflows.models.density import Defended
+from dpflows.models.distributions import wide_gaussian
 from dpflows.pipeline.defaults import natural_defaults
 from dpflows.pipeline.plan import Plan, make_plan
 from dpflows.pipeline.training import Settings, fit_model
@@ -20,11 +20,11 @@ from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training import fisher, natural_gradient
 from dpflows.training.batches import make_batches
-from dpflows.training.checks import Checks
 from dpflows.training.fisher import Frame, estimate_metric
+from dpflows.training.ghost_clipping import take_apart
 from dpflows.training.natural_gradient import Natural, move
 from dpflows.training.optimizers import NaturalGradient
-from dpflows.training.taps import take_apart
+from dpflows.training.progress_checks import Checks
 
 #: Every statistical test below rejects a correct run with at most this probability.
 FALSE_ALARM = 1e-6

@@ -5,8 +5,8 @@ from scipy import stats
 
 from dpflows.privacy.mechanisms.noise import RoundedGaussian, lattice
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.clipping import Clipping, by_taps
-from dpflows.training.noise import private_gradient
+from dpflows.training.dp_sgd import private_gradient
+from dpflows.training.ghost_clipping import Clipping, by_taps
 
 SIGMA, CLIP = 1.7, 0.6
 #: A correct sigma is rejected with at most this probability (KS at this level; the

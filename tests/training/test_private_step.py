@@ -16,13 +16,11 @@ from scipy import stats
 from dpflows.privacy.mechanisms import noise
 from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
-from dpflows.training import clipping
+from dpflows.training import ghost_clipping
 from dpflows.training.batches import make_batches
-from dpflows.training.clipping import Clipping, by_rows, by_taps
-from dpflows.training.loop import CHUNK, Callbacks, Loop
-from dpflows.training.noise import PrivateGradient, private_gradient
+from dpflows.training.dp_sgd import CHUNK, Callbacks, Loop, PrivateGradient, private_gradient
+from dpflows.training.ghost_clipping import Clipping, Parameters, by_rows, by_taps, take_apart
 from dpflows.training.optimizers import Optimizer
-from dpflows.training.taps import Parameters, take_apart
 
 SIGMA, CLIP, BATCH = 1.3, 0.7, 20
 #: Every test below rejects a correct step with at most this probability.
@@ -95,8 +93,8 @@ def test_a_sum_in_single_precision_would_be_caught(line, monkeypatch):
         narrow = left.astype(jnp.float32), right.astype(jnp.float32)
         return jnp.einsum("...bo,...bi->...oi", *narrow).astype(left.dtype)
 
-    monkeypatch.setattr(clipping, "over_rows", single)
-    monkeypatch.setattr(clipping, "rounding_margin", lambda terms, slots: 2.0**-20)
+    monkeypatch.setattr(ghost_clipping, "over_rows", single)
+    monkeypatch.setattr(ghost_clipping, "rounding_margin", lambda terms, slots: 2.0**-20)
     at_once = functools.partial(by_taps, piece=4096)
     assert aligned_shift(line, at_once, 4096) > CLIP * 1.0001
 

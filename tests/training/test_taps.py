@@ -8,7 +8,7 @@ import paramax
 import pytest
 from flowjax.bijections import Affine, Scan
 
-from dpflows.training.taps import MaskGroups, take_apart, unrolled
+from dpflows.training.ghost_clipping import MaskGroups, take_apart, unrolled
 
 
 def test_put_together_again_the_model_is_the_same(taken_apart):

@@ -26,8 +26,7 @@ from dpflows.anomaly.votes import Terms
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator, entropy_for
 from dpflows.estimators.charging import require_price
-from dpflows.estimators.pipelines import warn_of_transformers
-from dpflows.estimators.repeats import note_fit
+from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.privacy.accounting.registry import check_plan, read_guarantee
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta

@@ -48,8 +48,8 @@ def demo(
 
 def _fit(flow: Any, rows: Any, *, quiet: bool) -> None:
     """Fit with a bar that shows steps, epsilon and time left."""
-    from dpflows.pipeline.odometer import Odometer
-    from dpflows.training.loop import Callbacks
+    from dpflows.pipeline.plan import Odometer
+    from dpflows.training.dp_sgd import Callbacks
 
     plan = flow.plan(*rows.shape)
     spent = Odometer(plan)

@@ -115,8 +115,8 @@ def _train(
     flow: "DensityEstimator", frame: Any, plan: "Plan", kept: Path | None, books: "Ledger | None"
 ) -> None:
     """Fit with a bar that shows steps, epsilon and time left; silent away from a terminal."""
-    from dpflows.pipeline.odometer import Odometer
-    from dpflows.training.loop import Callbacks
+    from dpflows.pipeline.plan import Odometer
+    from dpflows.training.dp_sgd import Callbacks
 
     if not is_terminal() or plan.steps == 0:
         flow.fit(frame, checkpoint=kept, ledger=books)

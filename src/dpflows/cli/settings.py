@@ -219,7 +219,7 @@ def make_estimator(model: str | None, schema: "Schema", **settings: Any) -> "Den
 
 def _check_architecture(name: str | None) -> None:
     """Refuse an unknown family by the name of the option."""
-    from dpflows.flows.architectures import ARCHITECTURES
+    from dpflows.models.architectures import ARCHITECTURES
     from dpflows.privacy.events import check_choice
 
     if name is not None:

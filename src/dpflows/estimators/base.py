@@ -1,4 +1,7 @@
-"""What every private density estimator can do, and the way of every fit."""
+"""What every private density estimator can do, and the way of every fit.
+
+What estimators share that train a model by noisy gradients.
+"""
 
 import abc
 import copy
@@ -15,11 +18,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError, unchained, unquoted
 from dpflows.estimators.charging import Payment, alive, charge, withdrawn_on_failure
-from dpflows.estimators.pipelines import warn_of_transformers
-from dpflows.estimators.repeats import note_fit
+from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.pipeline.plan import Plan, require_same
 from dpflows.pipeline.stage import Work, jax_key
+from dpflows.pipeline.training import Settings
 from dpflows.privacy.accounting.registry import check_plan, read_guarantee
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
@@ -29,7 +32,8 @@ from dpflows.table.forms import Form
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
-from dpflows.training.loop import Callbacks
+from dpflows.training.dp_sgd import Callbacks
+from dpflows.training.optimizers import Descent
 
 Self = TypeVar("Self", bound="DensityEstimator")
 NON_PRIVATE_STAMP = "NOT PRIVATE: fitted without privacy (epsilon is infinite)"
@@ -426,3 +430,41 @@ def _journal(
         return None
     charged_to = None if ledger is None else ledger.identity
     return Checkpoints(Path(checkpoint), plan, charged_to, table=table)
+
+
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
+class TrainedEstimator(DensityEstimator):
+    """A density whose model is trained on batches of rows.
+
+    Args:
+        sampling: ``poisson`` or ``uniform`` batches.
+        batch_size: Expected rows per step.
+        steps: Number of steps.
+        noise_multiplier: Noise per step in units of the clipping norm; without
+            ``steps`` the run lasts as long as the budget does.
+        learning_rate: Step size of ``adam`` and ``sgd``; ``natural`` finds its own.
+        optimizer: ``natural``, ``adam`` or ``sgd``, or a ``NaturalGradient`` or ``Optimizer``;
+            ``auto`` follows a public rule.
+        schedule: ``cosine`` or ``constant`` learning rate.
+        averaging: Decay of an average of the parameters to release, or ``None``; not for
+            ``natural``, whose progress checks choose between the last parameters and an average.
+        clipping: ``fixed`` or ``automatic``.
+        clipping_norm: The largest norm of a row's gradient.
+    """
+
+    sampling: str = "poisson"
+    batch_size: int | None = None
+    steps: int | None = None
+    noise_multiplier: float | None = None
+    learning_rate: float | None = None
+    optimizer: str | Descent = "auto"
+    schedule: str = "cosine"
+    averaging: float | None = None
+    clipping: str = "fixed"
+    clipping_norm: float = 1.0
+
+    def _settings(self, **fixed: Any) -> Settings:
+        """What the caller fixed about training, with some of it fixed otherwise."""
+        names = [field.name for field in dataclasses.fields(Settings)]
+        given = {name: getattr(self, name) for name in names if name not in fixed}
+        return Settings(**given | fixed)

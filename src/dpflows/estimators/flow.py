@@ -8,24 +8,27 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError
-from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.boxes import describe_density, read_density, released_density
+from dpflows.estimators.base import DensityEstimator, TrainedEstimator
 from dpflows.estimators.mixture import DPGaussianMixture
-from dpflows.estimators.parameters import parameter_arrays, require_room, with_parameters
-from dpflows.estimators.training import TrainedEstimator
-from dpflows.flows.architectures import Architecture
-from dpflows.flows.cells import CellShape
-from dpflows.flows.density import Density
-from dpflows.flows.normalisers import normaliser_from
-from dpflows.mixtures.mixture import Mixture
-from dpflows.mixtures.schedule import plan_mixture
+from dpflows.estimators.persistence import parameter_arrays, require_room, with_parameters
+from dpflows.estimators.released import describe_density, read_density, released_density
+from dpflows.models.architectures import Architecture
+from dpflows.models.autoregressive import CellShape
+from dpflows.models.density import Density
+from dpflows.models.distributions import Mixture
+from dpflows.models.normalisers import normaliser_from
 from dpflows.pipeline.defaults import rule_for
 from dpflows.pipeline.domain import TableSpec
 from dpflows.pipeline.initialisation import (
     PAPER_FORMULA,
     PAPER_STAMP,
     BuildFlow,
+    FitPrior,
+    GivenPrior,
+    gaussian_share,
     plan_initialisation,
+    prior_arrays,
+    prior_from,
     untrained_flow,
 )
 from dpflows.pipeline.normalisation import (
@@ -37,13 +40,13 @@ from dpflows.pipeline.normalisation import (
     plan_normalisation,
 )
 from dpflows.pipeline.plan import Plan, make_plan
-from dpflows.pipeline.prior import FitPrior, GivenPrior, gaussian_share, prior_arrays, prior_from
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import strength
 from dpflows.privacy.events import Event, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.table.encoding import Encoding
 from dpflows.table.schema import Schema
+from dpflows.training.mixture_em import plan_mixture
 from dpflows.training.optimizers import OPTIMIZERS, Descent, NaturalGradient, name_of
 
 #: From so many rows per column on, each counted as much as mu, histograms are worth their share

@@ -10,8 +10,8 @@ from jaxtyping import Float64
 
 from dpflows.errors import InputError
 from dpflows.estimators.released import Arrays, ReleasedEstimator
-from dpflows.flows.grid import Grid, ProductGrid, fitting_masses
-from dpflows.flows.normalisers import Scaling
+from dpflows.models.distributions import Grid, ProductGrid, fitting_masses
+from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
 from dpflows.pipeline.plan import Plan, affordable_noise
 from dpflows.pipeline.stage import Stage, Work, needed

@@ -8,8 +8,8 @@ from flowjax.distributions import AbstractDistribution
 
 from dpflows.errors import InputError
 from dpflows.estimators.released import Arrays, ReleasedEstimator
-from dpflows.flows.grid import Grid, fitting_masses
-from dpflows.flows.normalisers import Scaling
+from dpflows.models.distributions import Grid, fitting_masses
+from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
 from dpflows.pipeline.plan import Plan, affordable_noise
 from dpflows.pipeline.stage import Stage, Work, needed

@@ -2,6 +2,8 @@
 
 An estimator says what it is in a JSON header and named arrays; this module only
 finds the class again. A new estimator is one line in ``ESTIMATORS``.
+
+A flow's trained numbers by name, and a flow filled with them again.
 """
 
 import contextlib
@@ -10,14 +12,18 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.files import read_model, write_model
+from dpflows.models.architectures import Architecture
 from dpflows.privacy.accounting.registry import Misstated
+from dpflows.training.ghost_clipping import take_apart
 
 VERSION = metadata.version("dpflows")
 
@@ -143,3 +149,34 @@ def fill(template: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -
         if not (np.abs(found.astype(expected.dtype)) <= LARGEST).all():
             raise InputError("the file's parameters are not finite, or beyond all reason")
     return [arrays[name].astype(expected.dtype) for name, expected in template.items()]
+
+
+Model = TypeVar("Model")
+#: How the names of trained arrays begin.
+PARAMETER = "parameter-"
+
+
+def require_room(architecture: Architecture, columns: int, arrays: dict[str, np.ndarray]) -> None:
+    """Refuse a file that names a flow far larger than what it holds, before building it."""
+    # Masks count in the size but are not stored: at most one for each number that is.
+    if architecture.size(columns) > 2 * sum(a.size for a in arrays.values()) + 1000:
+        raise InputError("the file's parameters do not fit its architecture")
+
+
+def parameter_arrays(model: Any) -> dict[str, np.ndarray]:
+    """A model's trained arrays by name; weights that a mask hides are zero."""
+    parameters, blueprint = take_apart(model)
+    dense = tuple(
+        layer._replace(weight=layer.weight if mask is None else jnp.where(mask, layer.weight, 0))
+        for layer, mask in zip(parameters.dense, blueprint.masks, strict=True)
+    )
+    leaves = jax.tree.leaves(parameters._replace(dense=dense))
+    return {f"{PARAMETER}{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+
+
+def with_parameters(template: Model, arrays: dict[str, np.ndarray]) -> Model:
+    """The template with the arrays that ``parameter_arrays`` gave."""
+    parameters, blueprint = take_apart(template)
+    values = fill(parameter_arrays(template), arrays)
+    leaves = [jnp.asarray(value) for value in values]
+    return blueprint.assemble(jax.tree.unflatten(jax.tree.structure(parameters), leaves))

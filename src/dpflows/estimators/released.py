@@ -1,4 +1,7 @@
-"""What estimators share that release statistics of the rows once and compute the rest."""
+"""The density over a box of numbers in a model file.
+
+What estimators share that release statistics of the rows once and compute the rest.
+"""
 
 import abc
 import dataclasses
@@ -8,15 +11,36 @@ import numpy as np
 from flowjax.distributions import AbstractDistribution
 
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.boxes import describe_density, read_density, released_density
-from dpflows.flows.base import uniform_box
-from dpflows.flows.density import Defended, Density
-from dpflows.flows.normalisers import Normaliser, normaliser_from
+from dpflows.models.density import Defended, Density
+from dpflows.models.distributions import uniform_box
+from dpflows.models.normalisers import Normaliser, normaliser_from
 from dpflows.pipeline.plan import Plan
-from dpflows.pipeline.stage import Work, needed
+from dpflows.pipeline.stage import Work, jax_key, needed
 from dpflows.privacy.guarantee import Guarantee
 from dpflows.table.encoding import Encoding
 from dpflows.table.schema import Schema
+
+
+def released_density(model: Defended, work: Work) -> Density:
+    """A released model over the box; the mass inside is found from the model alone."""
+    density = Density(needed(work.normaliser), model, *work.box)
+    return density.with_inside_mass(jax_key(work.entropy, "sampling", step=1))
+
+
+def describe_density(density: Density) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What a file must hold of a density beside its model."""
+    header = {"log_inside": density.log_inside, "background_weight": density.model.weight}
+    return header, density.normaliser.arrays()
+
+
+def read_density(
+    header: dict[str, Any], normaliser: Normaliser, model: Defended, encoding: Encoding
+) -> Density:
+    """The density that ``describe_density`` described; the content may be hostile."""
+    weighted = Defended(model.flow, model.background, float(header["background_weight"]))
+    inside = float(header["log_inside"])
+    return Density(normaliser, weighted, encoding.low, encoding.high, inside)
+
 
 Self = TypeVar("Self", bound="ReleasedEstimator")
 Arrays = dict[str, np.ndarray]

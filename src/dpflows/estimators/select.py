@@ -15,8 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpflows.errors import BudgetError, InputError, TrainingError
 from dpflows.estimators.base import DensityEstimator, entropy_for
 from dpflows.estimators.charging import charge, withdrawn_on_failure
-from dpflows.estimators.pipelines import warn_of_transformers
-from dpflows.estimators.repeats import note_fit
+from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
 from dpflows.pipeline.domain import read_bounds, stamps_of
 from dpflows.pipeline.plan import FAINT
 from dpflows.pipeline.stage import Work

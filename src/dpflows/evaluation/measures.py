@@ -12,10 +12,10 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from dpflows.estimators.autoregressive import draw_rows
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.drawing import draw_rows
 from dpflows.evaluation.coding import Codings, moved_inside, reference_codings
-from dpflows.flows.mixed import MixedDensity
+from dpflows.models.mixed import MixedDensity
 from dpflows.pipeline.stage import jax_key
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.mixing import MixedEncoding

@@ -22,8 +22,8 @@ from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.experiments.paper import COMPONENTS, published
 from dpflows.experiments.tables import RealTable, Rows, Vector
 from dpflows.experiments.trajectory import recipe_models
-from dpflows.flows.architectures import Architecture
-from dpflows.mixtures.mixture import Mixture
+from dpflows.models.architectures import Architecture
+from dpflows.models.distributions import Mixture
 
 
 class Setting(NamedTuple):

@@ -33,14 +33,14 @@ from dpflows.experiments.trajectory import (
     recipe_flow,
     recipe_steps,
 )
-from dpflows.flows.base import gaussian, uniform_box
-from dpflows.flows.density import BACKGROUND_WEIGHT, Defended
-from dpflows.flows.layers import BoundedAffine, RowMap
+from dpflows.models.bijections import BoundedAffine, RowMap
+from dpflows.models.density import BACKGROUND_WEIGHT, Defended
+from dpflows.models.distributions import gaussian, uniform_box
 from dpflows.pipeline.stage import jax_key
 from dpflows.pipeline.training import fit_model
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.loop import Callbacks
-from dpflows.training.taps import take_apart
+from dpflows.training.dp_sgd import Callbacks
+from dpflows.training.ghost_clipping import take_apart
 
 
 @final

@@ -15,7 +15,7 @@ from typing import Any, final
 
 from sklearn.utils.parallel import Parallel, delayed
 
-from dpflows.estimators.repeats import untracked
+from dpflows.estimators.repeated_fits import untracked
 from dpflows.experiments.shelf import Desk
 
 #: As many jobs at once as this process may use cores.

@@ -20,17 +20,17 @@ from dpflows.estimators.flow import DPFlow
 from dpflows.experiments.moments import moments_steps
 from dpflows.experiments.paper import RECIPE
 from dpflows.experiments.tables import Rows, Vector
-from dpflows.flows.architectures import Architecture
-from dpflows.flows.density import Defended, Density
-from dpflows.flows.normalisers import Normaliser, Scaling
+from dpflows.models.architectures import Architecture
+from dpflows.models.density import Defended, Density
+from dpflows.models.normalisers import Normaliser, Scaling
 from dpflows.pipeline.stage import jax_key
 from dpflows.pipeline.training import fit_model
 from dpflows.privacy.accounting import calibrate_steps
 from dpflows.privacy.events import SampledGaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.loop import CHUNK, Callbacks, State
-from dpflows.training.taps import take_apart
+from dpflows.training.dp_sgd import CHUNK, Callbacks, State
+from dpflows.training.ghost_clipping import take_apart
 
 #: The paper stopped runs that had converged; so many steps are far beyond that.
 MOST_STEPS = 150_000

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from dpflows.flows.architectures import Architecture
-from dpflows.flows.cells import CellShape
+from dpflows.models.architectures import Architecture
+from dpflows.models.autoregressive import CellShape
 from dpflows.privacy.accounting import strength
 from dpflows.privacy.guarantee import Budget
 from dpflows.training.fisher import MOST_EXACT

@@ -1,4 +1,10 @@
-"""What a mixed model is given before its first step: bins that stand out from noise, and marginals.
+"""From leaves to cells: what a mixed model buys before its first step.
+
+Two Gaussian releases. The first counts the leaves of every long column, so that rare leaves
+can be put together until a cell stands out from the noise. The second counts the cells of
+every column, or of its pairs with the target, for the model to be raked to.
+
+What a mixed model is given before its first step: bins that stand out from noise, and marginals.
 
 Guarantee:
     The bins of every column are merged by noisy counts, and the merged bins are counted with
@@ -7,19 +13,304 @@ Guarantee:
 """
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
-from dpflows.flows.cells import CellNetwork, CellShape
-from dpflows.flows.mixed import Grouped
-from dpflows.flows.raking import marginals, raked
+from dpflows.models.autoregressive import CellNetwork, CellShape, marginals, raked
+from dpflows.models.mixed import Grouped
 from dpflows.pipeline.stage import Stage, Work, jax_key, needed
-from dpflows.privacy.events import Event
+from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.events import Event, GaussianEvent
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.mechanisms.histograms import (
+    BRANCHES,
+    marginals_sensitivity,
+    noisy_marginals,
+    reconciled,
+)
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.columns import Column
+from dpflows.table.leaves import Leaves, leaves_of
 from dpflows.table.mixing import MixedEncoding
-from dpflows.table.schema import Schema
+from dpflows.table.schema import MOST_CLASSES, Schema
 from dpflows.training.checkpoints import Before
-from dpflows.training.grouping import Counted, Grouping
+
+#: A column of up to so many leaves has a cell for each.
+FEW = 32
+#: The most cells that a column is aimed to have beside its frequent leaves.
+MOST_CELLS = 32
+#: A cell should hold so many standard deviations of the noise on a leaf's count.
+STANDS_OUT = 4.0
+#: A group of leaves counts as empty below so many standard deviations.
+EMPTY = 2.0
+#: The parts of the squared Gaussian budget for leaves and for cells.
+LEAF_SHARE, CELL_SHARE = 0.08, 0.20
+#: The noise of an unlimited budget, in rows: nothing that could be seen.
+FAINT = 1e-3
+#: Purposes of the two releases.
+LEAVES, CELLS = "histograms", "marginals"
+#: How often the leaves of a column are counted of which nothing is declared yet.
+_UNDECLARED = {"categorical": 1}
+_MOST_LEVELS = 3
+
+Codes = Int[np.ndarray, "rows columns"]
+Counts = Float[np.ndarray, " leaves"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Noisy counts of cells.
+
+    Attributes:
+        tables: For every column one line per cell of the first, or a single line.
+        noise: The standard deviation of every count.
+    """
+
+    tables: tuple[Float[np.ndarray, "lines _"], ...]
+    noise: float
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Grouping:
+    """A planned way from leaves to cells, and to what the cells count.
+
+    Attributes:
+        levels: How often the leaves of each column are counted: not at all, by themselves,
+            or in ever larger groups as well.
+        in_pairs: Whether cells are counted in pairs with those of the first column.
+        rows: The public number of rows.
+        leaf_noise: Of the counts of leaves, in rows.
+        cell_noise: Of the counts of cells.
+
+    Guarantee:
+        ``group`` and ``count`` release exactly ``events``, which follow from the columns'
+        declarations and the budget alone.
+    """
+
+    levels: tuple[int, ...]
+    in_pairs: bool
+    rows: int
+    leaf_noise: float = FAINT
+    cell_noise: float = FAINT
+
+    @property
+    def leaf_tables(self) -> int:
+        """In how many tables of leaves a row is counted."""
+        return sum(self.levels)
+
+    @property
+    def cell_tables(self) -> int:
+        """In how many tables of cells a row is counted."""
+        return len(self.levels) - self.in_pairs
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What both releases cost."""
+        released = (
+            (LEAVES, self.leaf_tables, self.leaf_noise),
+            (CELLS, self.cell_tables, self.cell_noise),
+        )
+        return tuple(
+            GaussianEvent(noise=noise, sensitivity=marginals_sensitivity(tables), purpose=purpose)
+            for purpose, tables, noise in released
+            if tables > 0
+        )
+
+    def group(
+        self, codes: Codes, leaves: Sequence[Leaves], *, entropy: Entropy
+    ) -> tuple[Grouped, ...]:
+        """Count the leaves of long columns, and put rare ones together.
+
+        Args:
+            codes: The leaf of every cell of the private rows.
+            leaves: The columns' public leaves.
+            entropy: Where the noise comes from.
+        """
+        counts = self._leaf_counts(codes, leaves, entropy)
+        return tuple(
+            _each(column) if at not in counts else self._together(column, counts[at])
+            for at, column in enumerate(leaves)
+        )
+
+    def count(self, cells: Codes, sizes: Sequence[int], *, entropy: Entropy) -> Counted:
+        """Count the cells of every column, or of its pairs with the first."""
+        lines = sizes[0] if self.in_pairs else 1
+        places = cells[:, :1] * np.array(sizes[1:]) + cells[:, 1:] if self.in_pairs else cells
+        widths = sizes[1:] if self.in_pairs else sizes
+        released = noisy_marginals(
+            places,
+            [lines * width for width in widths],
+            noise=self.cell_noise,
+            entropy=entropy,
+            purpose=CELLS,
+        ).value
+        tables = tuple(counts.reshape(lines, -1) for counts in released)
+        return Counted(_with_first(tables) if self.in_pairs else tables, self.cell_noise)
+
+    def _leaf_counts(
+        self, codes: Codes, leaves: Sequence[Leaves], entropy: Entropy
+    ) -> dict[int, Counts]:
+        """The counts of long columns' leaves in their order, from counts at all levels."""
+        tables = [(at, BRANCHES**i) for at, levels in enumerate(self.levels) for i in range(levels)]
+        if not tables:
+            return {}
+        places = [ranks(leaves[at])[codes[:, at]] // width for at, width in tables]
+        sizes = [self._room(leaves, at) // width for at, width in tables]
+        released = noisy_marginals(
+            np.column_stack(places), sizes, noise=self.leaf_noise, entropy=entropy, purpose=LEAVES
+        ).value
+        nested: dict[int, list[np.ndarray]] = {}
+        for (at, _), counts in zip(tables, released, strict=True):
+            nested.setdefault(at, []).insert(0, counts[None])
+        return {at: reconciled(levels)[0, : leaves[at].size] for at, levels in nested.items()}
+
+    def _room(self, leaves: Sequence[Leaves], at: int) -> int:
+        """The leaves of a column, filled up so that all levels of its groups are whole."""
+        return BRANCHES ** self.levels[at] if self.levels[at] > 1 else leaves[at].size
+
+    def _together(self, leaves: Leaves, counts: Counts) -> Grouped:
+        """Cells of one column by the counts of its leaves in their order."""
+        filled = counts[: leaves.filled]
+        if leaves.is_ordered:
+            empty = self._deserted(filled)
+            cells = runs(np.where(empty, 0.0, filled), self._enough(filled), empty)
+        else:
+            cells = rest(filled, self._enough(filled))
+        missing = np.arange(leaves.size - leaves.filled) + cells.max() + 1
+        at = ranks(leaves)
+        cells, volumes = np.concatenate([cells, missing])[at], leaves.log_volumes
+        by_count = np.maximum(counts, self.leaf_noise)[at]
+        weights = np.exp(volumes - volumes.max()) if leaves.is_ordered else by_count
+        return Grouped(cells, weights / np.bincount(cells, weights)[cells], volumes)
+
+    def _deserted(self, counts: Counts) -> Bool[np.ndarray, " leaves"]:
+        """Which leaves lie in large groups that may well be empty."""
+        width = BRANCHES ** (math.ceil(round(math.log(max(len(counts), 2), BRANCHES), 9)) - 1)
+        sums = np.add.reduceat(counts, np.arange(0, len(counts), width))
+        return np.repeat(sums < EMPTY * self.leaf_noise, width)[: len(counts)]
+
+    def _enough(self, counts: Counts) -> float:
+        """How many rows a cell should have: its part of those that are not in frequent leaves."""
+        thin = max(counts[counts < self.rows / MOST_CELLS].sum(), 0.0)
+        return max(thin / MOST_CELLS, STANDS_OUT * self.leaf_noise)
+
+
+def plan_grouping(
+    budget: Budget, columns: Sequence[Column], *, rows: int, has_target: bool
+) -> Grouping:
+    """Choose the noise of both releases by their shares of the squared Gaussian budget.
+
+    Args:
+        budget: The total.
+        columns: As declared, in the model's order.
+        rows: The public number of rows.
+        has_target: Whether the first column is a target, whose pairs matter most.
+
+    Example:
+        >>> age = Column("age", "integer", min=0, max=120)
+        >>> plan = plan_grouping(Budget(1.0, 1e-5), [age], rows=10_000, has_target=False)
+        >>> [event.purpose for event in plan.events]
+        ['histograms', 'marginals']
+    """
+    in_pairs = has_target and len(columns) > 1 and _is_short(columns[0])
+    draft = Grouping(tuple(map(_levels, columns)), in_pairs, rows)
+    if not budget.is_private:
+        return draft
+    return dataclasses.replace(
+        draft,
+        leaf_noise=_noise(budget, draft.leaf_tables, LEAF_SHARE),
+        cell_noise=_noise(budget, draft.cell_tables, CELL_SHARE),
+    )
+
+
+def _noise(budget: Budget, tables: int, share: float) -> float:
+    """The noise of so many tables that spends a share of the squared Gaussian budget."""
+    if tables == 0:
+        return FAINT
+    unit = marginals_sensitivity(tables)
+    whole = calibrate_noise(
+        budget, lambda noise: [GaussianEvent(noise=noise, sensitivity=unit)], accountant="gdp"
+    )
+    return max(whole / math.sqrt(share), FAINT)
+
+
+def _is_short(column: Column) -> bool:
+    return column.is_declared and leaves_of(column).size <= MOST_CLASSES
+
+
+def _levels(column: Column) -> int:
+    """How often a column's leaves are counted, by its declaration alone."""
+    if not column.is_declared:
+        return _UNDECLARED.get(column.kind, _MOST_LEVELS)
+    leaves = leaves_of(column)
+    if leaves.size <= FEW:
+        return 0
+    # a power of the number of branches must not be rounded up
+    return math.ceil(round(math.log(leaves.size, BRANCHES), 9)) if leaves.is_ordered else 1
+
+
+def ranks(leaves: Leaves) -> Int[np.ndarray, " leaves"]:
+    """The place of every leaf in the order of values; missing comes last."""
+    places = np.arange(leaves.size)
+    places[np.asarray(leaves.order)] = np.arange(leaves.filled)
+    return places
+
+
+def _each(leaves: Leaves) -> Grouped:
+    """A cell for every leaf."""
+    return Grouped(np.arange(leaves.size), np.ones(leaves.size), leaves.log_volumes)
+
+
+def _with_first(pairs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    """The pairs, and before them what all of them say about the first column."""
+    first = np.mean([pair.sum(axis=1) for pair in pairs], axis=0)
+    return (np.tile(first, (len(first), 1)), *pairs)
+
+
+def runs(
+    counts: Counts, enough: float, empty: Bool[np.ndarray, " leaves"] | None = None
+) -> Int[np.ndarray, " leaves"]:
+    """Neighbouring leaves together until they have enough rows; one that has them stays alone.
+
+    Args:
+        counts: Rows per leaf, in the order of values.
+        enough: How many rows a cell should have.
+        empty: Leaves that are kept apart from others, so that no rows are spread over them.
+
+    Example:
+        >>> runs(np.array([1.0, 2.0, 9.0, 3.0, 3.0, 1.0]), 5.0).tolist()
+        [0, 0, 1, 2, 2, 3]
+        >>> runs(np.array([1.0, 0.0, 0.0]), 5.0, np.array([False, True, True])).tolist()
+        [0, 1, 1]
+    """
+    walls = np.zeros(len(counts), dtype=bool)
+    if empty is not None:
+        walls[1:] = empty[1:] != empty[:-1]
+    cells, cell, held = [], 0, 0.0
+    for at, (count, wall) in enumerate(zip(counts.tolist(), walls.tolist(), strict=True)):
+        if at > 0 and (wall or max(count, held) >= enough):
+            cell, held = cell + 1, 0.0
+        cells.append(cell)
+        held += count
+    return np.array(cells, dtype=np.int64)
+
+
+def rest(counts: Counts, enough: float) -> Int[np.ndarray, " leaves"]:
+    """A cell for every label that has enough rows, and one for all others.
+
+    Example:
+        >>> rest(np.array([1.0, 9.0, 2.0, 8.0]), 5.0).tolist()
+        [2, 0, 2, 1]
+    """
+    frequent = counts >= enough
+    return np.where(frequent, np.cumsum(frequent) - 1, frequent.sum())
+
 
 _CELLS, _SHARES, _COUNTS = "cells-{}", "shares-{}", "counts-{}"
 

@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float
 
-from dpflows.flows.normalisers import Curves, Normaliser, Scaling, normaliser_from
+from dpflows.models.normalisers import Curves, Normaliser, Scaling, gaussian_curve, normaliser_from
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent, Sensitivity, check_choice
@@ -27,7 +27,6 @@ from dpflows.privacy.mechanisms.histograms import (
 from dpflows.privacy.mechanisms.statistics import Moments, clipped_moments, moments_sensitivity
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.checkpoints import Before
-from dpflows.training.gaussianising import gaussian_curve
 
 #: Declared bounds are mapped to this many units on either side of zero.
 REACH = 3.0

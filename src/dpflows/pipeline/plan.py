@@ -4,9 +4,13 @@ Guarantee:
     A plan is computed from public numbers alone: the budget, the number of rows and columns, the
     declared schema and the caller's settings. ``Plan.events`` is what its stages list, in order,
     and ``Plan.run`` runs those very stages: what is charged is what runs.
+
+How much of the budget a run has spent by a given step, at no cost worth naming.
 """
 
 import dataclasses
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -14,7 +18,7 @@ from dpflows.errors import InputError
 from dpflows.pipeline.defaults import Shape
 from dpflows.pipeline.stage import Recorded, Stage, Work
 from dpflows.pipeline.training import Settings, TrainModel, plan_training
-from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.accounting import calibrate_noise, epsilon_of
 from dpflows.privacy.accounting.registry import Spending
 from dpflows.privacy.events import Event, event_from_dict
 from dpflows.privacy.guarantee import Budget, Guarantee
@@ -22,8 +26,8 @@ from dpflows.privacy.mechanisms.release import only_these
 from dpflows.table.schema import Schema
 from dpflows.training.batches import Batches
 from dpflows.training.checkpoints import Before
-from dpflows.training.checks import Checks
 from dpflows.training.optimizers import Descent
+from dpflows.training.progress_checks import Checks
 
 #: The noise of an unlimited budget, in rows: nothing that could be seen.
 FAINT = 1e-3
@@ -314,4 +318,45 @@ def require_same(kept: Before | None, declared: Schema) -> None:
         raise InputError(
             "the checkpoint belongs to a run with another schema or other bounds: remove it, or "
             "repeat what it began with"
+        )
+
+
+#: The accountant is asked at this many points of a run; in between, the next one is shown.
+KNOTS = 12
+
+
+class Odometer:
+    """An upper bound on the epsilon spent after each step of a plan.
+
+    Guarantee:
+        Never shows less than the accountant would: a step is priced as the next of
+        a few knots. Reads the plan alone.
+
+    Example:
+        >>> from dpflows.privacy.guarantee import Budget
+        >>> from dpflows.pipeline.plan import make_plan
+        >>> from dpflows.pipeline.training import Settings
+        >>> plan = make_plan(Budget(1.0, 1e-5), rows=900, columns=2, settings=Settings(steps=9))
+        >>> 0 < Odometer(plan)(1) <= Odometer(plan)(9) <= 1.0
+        True
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._stride = max(math.ceil(plan.steps / KNOTS), 1)
+        self._at_knot = functools.lru_cache(maxsize=None)(self._price)
+
+    def __call__(self, step: int) -> float:
+        """The epsilon spent after ``step`` steps, rounded up to the next knot."""
+        return self._at_knot(min(math.ceil(step / self._stride) * self._stride, self._plan.steps))
+
+    def _price(self, steps: int) -> float:
+        plan = self._plan
+        if not plan.is_private:
+            return math.inf
+        return epsilon_of(
+            plan.events_by(steps),
+            delta=plan.budget.delta,
+            neighbours=plan.budget.neighbours,
+            accountant=plan.accountant,
         )

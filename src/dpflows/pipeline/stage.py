@@ -18,15 +18,15 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from dpflows.errors import InputError
-from dpflows.flows.normalisers import Normaliser
-from dpflows.mixtures.mixture import Mixture
+from dpflows.models.distributions import Mixture
+from dpflows.models.normalisers import Normaliser
 from dpflows.privacy.events import Event
 from dpflows.privacy.randomness import Entropy, Stream
 from dpflows.table.encoding import Encoding
 from dpflows.table.mixing import MixedEncoding
 from dpflows.table.reading import Table
 from dpflows.training.checkpoints import Before, Checkpoints
-from dpflows.training.loop import Callbacks
+from dpflows.training.dp_sgd import Callbacks
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from jaxtyping import Array, Float
 
 from dpflows.caching import keep_compiled_programs
 from dpflows.errors import InputError
-from dpflows.flows.architectures import Architecture
-from dpflows.flows.cells import NAME, CellShape
+from dpflows.models.architectures import Architecture
+from dpflows.models.autoregressive import NAME, CellShape
 from dpflows.pipeline.defaults import (
     Defaults,
     Shape,
@@ -35,13 +35,26 @@ from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import Batches, make_batches
 from dpflows.training.checkpoints import Checkpoints
-from dpflows.training.checks import Checks, plan_checks
-from dpflows.training.clipping import Clipping, by_taps, choose_clipper
-from dpflows.training.loop import Callbacks, Loop, PlainGradient, Training, plain_gradient
+from dpflows.training.dp_sgd import (
+    Callbacks,
+    Loop,
+    PlainGradient,
+    PrivateGradient,
+    Training,
+    plain_gradient,
+    private_gradient,
+)
+from dpflows.training.ghost_clipping import (
+    Blueprint,
+    Clipping,
+    Parameters,
+    by_taps,
+    choose_clipper,
+    take_apart,
+)
 from dpflows.training.natural_gradient import Natural
-from dpflows.training.noise import PrivateGradient, private_gradient
 from dpflows.training.optimizers import Descent, NaturalGradient, Optimizer, name_of, optimizer_from
-from dpflows.training.taps import Blueprint, Parameters, take_apart
+from dpflows.training.progress_checks import Checks, plan_checks
 
 Model = TypeVar("Model")
 T = TypeVar("T")

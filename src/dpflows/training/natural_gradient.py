@@ -30,10 +30,8 @@ from jaxtyping import Array, Bool, Float, Float64
 from dpflows.errors import TrainingError
 from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.batches import Batches
-from dpflows.training.blocks import rounding
-from dpflows.training.checks import Checks
-from dpflows.training.cores import on_all_cores
+from dpflows.training.batches import Batches, on_all_cores
+from dpflows.training.dp_sgd import State, Training
 from dpflows.training.fisher import (
     PIECE,
     Block,
@@ -42,10 +40,11 @@ from dpflows.training.fisher import (
     Metric,
     estimate_metric,
     gradients,
+    rounding,
 )
-from dpflows.training.loop import State, Training
+from dpflows.training.ghost_clipping import Blueprint, Parameters
 from dpflows.training.optimizers import NaturalGradient
-from dpflows.training.taps import Blueprint, Parameters
+from dpflows.training.progress_checks import Checks
 
 #: The step is halved at most so often.
 _HALVINGS = 6

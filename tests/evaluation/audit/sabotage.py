@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 from dpflows.privacy.mechanisms import noise
-from dpflows.training.noise import PrivateGradient
+from dpflows.training.dp_sgd import PrivateGradient
 
 
 @contextlib.contextmanager

@@ -18,8 +18,8 @@ from dpflows.evaluation.audit import audit_gradients, audit_rows, audit_step, ma
 from dpflows.evaluation.audit.findings import Finding
 from dpflows.evaluation.audit.game import Game
 from dpflows.evaluation.audit.rows import Watched, by_updates, learn_with_nulls
-from dpflows.flows.architectures import Architecture
-from dpflows.flows.density import Density
+from dpflows.models.architectures import Architecture
+from dpflows.models.density import Density
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.natural_gradient import Natural

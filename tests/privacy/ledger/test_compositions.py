@@ -8,7 +8,6 @@ import time
 import pytest
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.mixtures.schedule import plan_mixture
 from dpflows.pipeline.plan import make_plan
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import (
@@ -22,6 +21,7 @@ from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.ledger.entries import ORIGIN, Row, chain, read_entry
 from dpflows.privacy.ledger.stores import SQLiteStore
+from dpflows.training.mixture_em import plan_mixture
 from privacy.ledger.charges import query
 
 CAP = Budget(1.0, 1e-6)

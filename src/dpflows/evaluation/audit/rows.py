@@ -19,14 +19,14 @@ from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.evaluation.audit.findings import Finding
 from dpflows.evaluation.audit.game import Game
-from dpflows.flows.density import Density
+from dpflows.models.density import Density
 from dpflows.pipeline.stage import Work
 from dpflows.pipeline.training import negative_log_likelihood
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
-from dpflows.training.loop import Callbacks, State
-from dpflows.training.taps import Blueprint, Parameters, take_apart
+from dpflows.training.dp_sgd import Callbacks, State
+from dpflows.training.ghost_clipping import Blueprint, Parameters, take_apart
 
 #: Canaries lie between these parts of the way from the middle of the box to a corner. The
 #: corners themselves are too far out: there the background explains a row, and the row

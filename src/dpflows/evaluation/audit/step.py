@@ -22,9 +22,8 @@ from dpflows.privacy.accounting.gdp import GaussianProfile
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.clipping import by_taps
-from dpflows.training.noise import private_gradient
-from dpflows.training.taps import take_apart
+from dpflows.training.dp_sgd import private_gradient
+from dpflows.training.ghost_clipping import by_taps, take_apart
 
 REPETITIONS = 100_000
 #: The rows beside the one in question; they are null, so that nothing else is in the sum.

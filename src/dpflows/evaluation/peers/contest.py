@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dpflows.errors import InputError
 from dpflows.estimators.persistence import ESTIMATORS, estimator_class
-from dpflows.estimators.repeats import untracked
+from dpflows.estimators.repeated_fits import untracked
 from dpflows.evaluation.coding import Codings, moved_inside, reference_codings
 from dpflows.evaluation.fidelity import column_errors, pair_errors
 from dpflows.evaluation.learning import detection_auc, learn_auc

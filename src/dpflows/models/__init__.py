@@ -1,0 +1,23 @@
+"""Exact-likelihood maps of one row. Knows no data and no privacy."""
+
+from dpflows.models.architectures import ARCHITECTURES, Architecture, Recipe
+from dpflows.models.density import Defended, Density
+from dpflows.models.distributions import gaussian, gaussian_mixture, uniform_box, wide_gaussian
+from dpflows.models.normalisers import Curve, Curves, Normaliser, Scaling, normaliser_from
+
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "Defended",
+    "Density",
+    "Curve",
+    "Curves",
+    "Normaliser",
+    "Scaling",
+    "normaliser_from",
+    "Recipe",
+    "gaussian",
+    "gaussian_mixture",
+    "uniform_box",
+    "wide_gaussian",
+]

@@ -1,0 +1,307 @@
+"""Plain DP-EM, corrected: noisy sums in one public ball, exactly as many steps as were paid for.
+
+After Park, Foulds, Chaudhuri and Welling (2017), with Gaussian noise, and after Wu et al.
+(2016), with Laplace noise and sequential composition. Both originals put noise on the
+parameters, at a scale that depends on the private size of each component; here the sums
+are noised, with a public sensitivity, and divided afterwards.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float64
+
+from dpflows.errors import InputError
+from dpflows.models.distributions import Mixture, Rows
+from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.events import (
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    Sensitivity,
+    check_at_least,
+    check_choice,
+)
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.mechanisms.noise import sampler_for
+from dpflows.privacy.randomness import Entropy
+from dpflows.training.local_frames import (
+    ROUNDING,
+    UNIT,
+    Background,
+    Components,
+    Matrices,
+    Scorer,
+    Statistic,
+    Sums,
+    limited,
+)
+from dpflows.training.mixture_em import noisy
+
+LAWS = ("gaussian", "laplace")
+PURPOSE = "mixture"
+#: The prior of the original: a normal-inverse-Wishart law in the unit ball.
+PRIOR_COUNT, PRIOR_SCATTER = 1.01, 0.1
+#: No variance falls below this, in the unit ball.
+LEAST_VARIANCE = 1e-3
+_NOWHERE = Background(0.0, 0.0)
+_LATTICE = 2.0**30
+_CHUNK = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """A mixture, what its release cost, and what must be written on it."""
+
+    mixture: Mixture
+    events: tuple[Event, ...]
+    stamps: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EMPlan:
+    """What a run of plain DP-EM will do.
+
+    Attributes:
+        components: The number of components, all there from the start.
+        steps: The number of releases.
+        law: The law of the noise.
+        noise: The deviation (Gaussian) or scale (Laplace) of each release; zero for none.
+        radius: Rows are projected to the ball of this radius.
+    """
+
+    components: int
+    steps: int
+    law: str
+    noise: float
+    rows: int
+    columns: int
+    radius: float
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The releases, all alike.
+
+        Guarantee:
+            Responsibilities sum to one, so a row moves the stacked sums by no more than
+            it would those of a single component.
+        """
+        if not self.noise:
+            return ()
+        if self.law == "gaussian":
+            return (
+                GaussianEvent(
+                    noise=self.noise, sensitivity=UNIT, purpose=PURPOSE, count=self.steps
+                ),
+            )
+        reach = sum_sensitivity(self.columns)
+        return (
+            LaplaceEvent(scale=self.noise, sensitivity=reach, purpose=PURPOSE, count=self.steps),
+        )
+
+
+def sum_sensitivity(columns: int) -> Sensitivity:
+    """The L1 sensitivity of a row of the unit ball, weighed as in ``global_statistic``.
+
+    |x|_1 is at most sqrt(d), and the products with i <= j, those with i < j times sqrt 2,
+    sum to at most (|x|_2^2 (1 - 1/sqrt 2) + |x|_1^2 / sqrt 2).
+    """
+    products = 1 - math.sqrt(0.5) + columns * math.sqrt(0.5)
+    return Sensitivity.of_sum((1 + math.sqrt(columns) + products) / math.sqrt(3))
+
+
+def global_statistic(columns: int) -> Statistic:
+    """Counts, first and second moments in the unit ball, each with a third of the norm.
+
+    Example:
+        >>> round(global_statistic(3).sensitivity(), 4)
+        1.0
+    """
+    part = ROUNDING / math.sqrt(3)
+    return Statistic(columns, columns, 1.0, 0.0, part, part, part)
+
+
+def plan_corrected(
+    budget: Budget,
+    *,
+    rows: int,
+    columns: int,
+    components: int = 3,
+    steps: int = 10,
+    law: str = "gaussian",
+    radius: float | None = None,
+    accountant: str = "pld",
+    before: Sequence[Event] = (),
+) -> EMPlan:
+    """The plan that spends a budget on equal steps.
+
+    Args:
+        budget: What may be spent in all.
+        rows: The public number of rows.
+        columns: The number of columns.
+        components: The number of components.
+        steps: The number of releases.
+        law: ``gaussian`` composes exactly; ``laplace`` adds up epsilons, as in Wu et al.
+        radius: The public radius of the rows; by default that of the cube [-1, 1]^d.
+        accountant: Who prices Gaussian releases.
+        before: What was or will be released besides; for Gaussian noise only.
+
+    Guarantee:
+        ``before`` and the plan's events together cost at most the budget.
+
+    Example:
+        >>> plan = plan_corrected(Budget(1.0, 1e-5), rows=1000, columns=2)
+        >>> plan.steps, plan.law
+        (10, 'gaussian')
+    """
+    check_choice("law", law, LAWS)
+    check_at_least("components", components, 1)
+    check_at_least("steps", steps, 1)
+    reach = math.sqrt(columns) if radius is None else radius
+    draft = EMPlan(components, steps, law, 0.0, rows, columns, reach)
+    if law == "laplace":
+        return dataclasses.replace(draft, noise=_laplace_scale(budget, columns, steps, before))
+    noise = calibrate_noise(
+        budget,
+        lambda noise: [*before, *dataclasses.replace(draft, noise=noise).events],
+        accountant=accountant,
+    )
+    return dataclasses.replace(draft, noise=noise)
+
+
+def _laplace_scale(budget: Budget, columns: int, steps: int, before: Sequence[Event]) -> float:
+    if before:
+        raise InputError("law must be gaussian if other releases share the budget, got laplace")
+    if not budget.is_private:
+        return 0.0
+    return sum_sensitivity(columns).under(budget.neighbours) * steps / budget.epsilon
+
+
+def fit_corrected(rows: Rows, plan: EMPlan, *, entropy: Entropy) -> Fitted:
+    """Fit a mixture by noisy EM in one public ball.
+
+    Args:
+        rows: One row per person; a row with a NaN contributes nothing.
+        plan: What to release.
+        entropy: Where the noise and the random start come from.
+
+    Guarantee:
+        The mixture is a function of ``plan.events`` and public numbers.
+
+    Example:
+        >>> plan = plan_corrected(Budget(5.0, 1e-5), rows=2000, columns=1, components=2)
+        >>> rows = np.random.default_rng().normal(0.3, 0.1, size=(2000, 1))
+        >>> len(fit_corrected(rows, plan, entropy=Entropy.from_os()).mixture.weights)
+        2
+    """
+    unit = in_unit_ball(rows, plan.radius)
+    state = random_start(plan.components, plan.columns, entropy)
+    for step in range(plan.steps):
+        sums = _noised(global_sums(unit, state), plan, entropy, step)
+        state = maximised(sums)
+    stamps = [entropy.stamp] if entropy.stamp else []
+    return Fitted(in_units(state, plan.radius), plan.events, tuple(stamps))
+
+
+def in_unit_ball(rows: Rows, radius: float) -> Float64[np.ndarray, "m d"]:
+    """The rows without a NaN, projected to a ball and divided by its radius.
+
+    Example:
+        >>> in_unit_ball(np.array([[3.0, 0.0], [np.nan, 1.0], [0.0, np.inf]]), 2.0).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+    whole = rows[~np.isnan(rows).any(axis=1)]
+    # far beyond any radius, yet small enough to be squared
+    bounded = np.clip(whole / radius, -1e100, 1e100)
+    lengths = np.linalg.norm(bounded, axis=1, keepdims=True)
+    return bounded / np.maximum(lengths, 1.0)
+
+
+def random_start(k: int, d: int, entropy: Entropy) -> Components:
+    """Means by a Latin hypercube inside the ball, unit covariances, equal weights."""
+    drawn = entropy.uniforms("initialisation", step=0, count=2 * k * d).reshape(2, k, d)
+    cells = (np.argsort(drawn[0], axis=0) + drawn[1]) / k
+    means = (2 * cells - 1) / math.sqrt(d)
+    return Components(np.full(k, 1 / k), means, np.tile(np.eye(d), (k, 1, 1)))
+
+
+def global_sums(rows: Rows, state: Components) -> Sums:
+    """Responsibility-weighted counts, moments and products of rows in the unit ball.
+
+    Guarantee:
+        Each row moves the array by at most ``ROUNDING`` in L2 norm, and by at most
+        ``sum_sensitivity`` in L1 norm.
+    """
+    statistic = global_statistic(rows.shape[1])
+    one, other = statistic.pairs
+    scale = np.where(one == other, 1.0, math.sqrt(2))
+    scorer = Scorer(state, state.inverses, statistic, _NOWHERE)
+    total = np.zeros((len(state), statistic.size))
+    for start in range(0, len(rows), _CHUNK):
+        part = rows[start : start + _CHUNK]
+        products = part[:, one] * part[:, other] * scale
+        features = np.concatenate([np.ones((len(part), 1)), part, products], axis=1)
+        total += scorer.responsibilities(part) @ features
+    return total * statistic.count
+
+
+def _noised(sums: Sums, plan: EMPlan, entropy: Entropy, step: int) -> Sums:
+    purpose = f"em {step}"
+    if plan.law == "gaussian" or not plan.noise:
+        return noisy(sums, plan.noise, entropy=entropy, purpose=purpose)
+    whole = [int(value) for value in np.rint(sums.ravel() * _LATTICE)]
+    drawn = sampler_for(entropy, purpose).discrete_laplace(whole, plan.noise * _LATTICE)
+    return np.array(drawn, dtype=np.float64).reshape(sums.shape) / _LATTICE
+
+
+def maximised(sums: Sums) -> Components:
+    """The parameters of largest posterior density given noisy sums."""
+    d = _columns(sums.shape[1])
+    raw = sums / global_statistic(d).count
+    counts = np.maximum(raw[:, 0], 1.0)
+    averages = raw[:, 1 : 1 + d] / counts[:, None]
+    averages /= np.maximum(np.linalg.norm(averages, axis=1, keepdims=True), 1.0)
+    scatter = _symmetric(raw[:, 1 + d :], d) - counts[:, None, None] * _outer(averages)
+    return posterior(counts, averages, scatter)
+
+
+def posterior(
+    counts: Float64[np.ndarray, " k"], averages: Float64[np.ndarray, "k d"], scatter: Matrices
+) -> Components:
+    """The update under the prior, from counts, averages and scatter about the averages."""
+    d = averages.shape[1]
+    weights = (counts + 1) / (counts + 1).sum()
+    means = averages * (counts / (counts + PRIOR_COUNT))[:, None]
+    pull = PRIOR_COUNT * counts / (PRIOR_COUNT + counts)
+    whole = PRIOR_SCATTER * np.eye(d) + scatter + pull[:, None, None] * _outer(averages)
+    covariances = whole / (2 * d + 3 + counts)[:, None, None]
+    return Components(weights, means, positive_factors(covariances))
+
+
+def positive_factors(covariances: Matrices) -> Matrices:
+    """Cholesky factors after flooring the eigenvalues."""
+    return np.linalg.cholesky(limited(covariances, LEAST_VARIANCE, 1e6))
+
+
+def _columns(size: int) -> int:
+    """The d of (d + 1)(d + 2) / 2 numbers."""
+    return (math.isqrt(1 + 8 * size) - 3) // 2
+
+
+def _symmetric(flat: Float64[np.ndarray, "k q"], d: int) -> Matrices:
+    one, other = global_statistic(d).pairs
+    values = np.where(one == other, flat, flat / math.sqrt(2))
+    matrices = np.zeros((len(flat), d, d))
+    matrices[:, one, other] = matrices[:, other, one] = values
+    return matrices
+
+
+def _outer(vectors: Float64[np.ndarray, "k d"]) -> Matrices:
+    return vectors[:, :, None] * vectors[:, None, :]
+
+
+def in_units(state: Components, radius: float) -> Mixture:
+    """The mixture in the units of the rows."""
+    return Mixture(state.weights, state.means * radius, state.factors * radius)
