@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dpflows.experiments.tables import read_real
+from dpflows.experiments.data import read_real
 from dpflows.models.density import Defended, Density
 from dpflows.models.distributions import uniform_box
 from dpflows.models.normalisers import Scaling

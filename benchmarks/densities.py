@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import dpflows
-from dpflows.experiments.tables import REAL, read_real
+from dpflows.experiments.data import REAL, read_real
 
 RESULTS = pathlib.Path(__file__).with_name("densities.json")
 #: The default should nowhere be further below the best of the others, in nats.

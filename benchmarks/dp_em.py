@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpflows import DPGaussianMixture
-from dpflows.experiments.tables import read_real
+from dpflows.experiments.data import read_real
 from dpflows.models.distributions import Mixture
 
 EPSILONS, COMPONENTS, DELTA = (0.5, 1.0, 2.0, 4.0), 3, 1e-4

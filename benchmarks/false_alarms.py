@@ -20,7 +20,7 @@ from rich.table import Table
 from sklearn.metrics import roc_auc_score
 
 from dpflows import DPAnomalyDetector, DPFlow
-from dpflows.experiments.tables import read_real
+from dpflows.experiments.data import read_real
 
 SETS = ("thyroid", "shuttle", "cardio", "mammography")
 RATES = (0.01, 0.05, 0.1)

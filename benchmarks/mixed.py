@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dpflows import DPAutoregressive
-from dpflows.evaluation.peers.contest import Arena
-from dpflows.experiments.tables import ADULT_SCHEMA, read_adult
+from dpflows.experiments.baselines.comparison import Arena
+from dpflows.experiments.data import ADULT_SCHEMA, read_adult
 from dpflows.pipeline import marginals
 from dpflows.privacy.guarantee import Budget
 from dpflows.table.reading import read_table

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpflows import DPFlow
-from dpflows.experiments.tables import read_real
+from dpflows.experiments.data import read_real
 from dpflows.training.optimizers import NaturalGradient
 
 RESULTS = pathlib.Path(__file__).with_name("natural_gradient.json")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpflows import DPFlow, DPGaussianMixture
-from dpflows.experiments.tables import read_real
+from dpflows.experiments.data import read_real
 
 EPSILONS = (1.5, 2.5, 3.5, 4.5)
 PAPER = {

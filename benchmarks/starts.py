@@ -20,7 +20,7 @@ import time
 def fit(data, epsilon):
     began = time.monotonic()
     from dpflows import DPFlow
-    from dpflows.experiments.tables import read_real
+    from dpflows.experiments.data import read_real
     from dpflows.training.dp_sgd import Callbacks
 
     table = read_real("life-science", data)

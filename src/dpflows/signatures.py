@@ -15,8 +15,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from dpflows.display import is_displayable
-from dpflows.errors import InputError
+from dpflows.errors import InputError, is_displayable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from dpflows.anomaly.assignment import Assignment, votes_turned, way_for
+from dpflows.anomaly.voting import Assignment, votes_turned, way_for
 from dpflows.errors import InputError
 from dpflows.privacy.events import NEIGHBOURS
 from dpflows.privacy.randomness import Entropy

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dpflows.anomaly.books import FileBooks, MemoryBooks
+from dpflows.anomaly.query_budget import FileBooks, MemoryBooks
 from dpflows.errors import InputError
 from dpflows.files import read_model, write_model
 
@@ -16,7 +16,7 @@ IDENTITY = "0123"
 #: Several processes, each forked from one that has imported everything.
 CROWD = """
 import contextlib, os, random, signal, sys, time
-from dpflows.anomaly.books import FileBooks
+from dpflows.anomaly.query_budget import FileBooks
 path, workers, patience, how = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 
 def charge():

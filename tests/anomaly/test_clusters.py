@@ -10,7 +10,7 @@ import pytest
 
 from anomaly.voters import ensemble, normal_rows
 from dpflows import Budget, InputError
-from dpflows.anomaly import clusters
+from dpflows.anomaly import members
 
 #: Of a megabyte and more arrays are written to a file unless that is switched off.
 LARGE = 300_000
@@ -41,7 +41,7 @@ def test_members_are_ready_one_by_one():
 
 def test_processes_get_rows_in_memory():
     rows = normal_rows(LARGE)
-    with clusters.running("loky", 2) as run:
+    with members.running("loky", 2) as run:
         found = list(run(seen, [(rows,), (rows,)]))
     assert [(count, by_file) for count, by_file, _ in found] == [(LARGE, False)] * 2
     assert os.getpid() not in {process for _, _, process in found}
@@ -67,7 +67,7 @@ def test_dask():
 def test_a_dask_client_that_is_there_is_used_and_left():
     distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
     settings = {"processes": False, "n_workers": 1, "dashboard_address": None}
-    with distributed.Client(**settings) as client, clusters.running("dask", 1) as run:
+    with distributed.Client(**settings) as client, members.running("dask", 1) as run:
         assert run(seen, [(np.zeros(3),)]) == [(3, False, os.getpid())]
         assert client.status == "running"
         # a key made from the rows would be shown wherever tasks are shown
@@ -96,6 +96,6 @@ def test_a_missing_extra_is_named(monkeypatch):
     for backend in ("dask", "ray"):
         with (
             pytest.raises(InputError, match=rf"install dpflows\[{backend}\]"),
-            clusters.running(backend, 1),
+            members.running(backend, 1),
         ):
             pass

@@ -28,7 +28,7 @@ from dpflows import (
     load,
 )
 from dpflows.anomaly import members
-from dpflows.anomaly.storage import INTERNAL_STAMP
+from dpflows.anomaly.members import INTERNAL_STAMP
 from dpflows.models.architectures import Architecture
 from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
 from dpflows.table.encoding import Encoding
@@ -159,8 +159,8 @@ except BudgetError:
 DIE = """
 import os, signal, sys
 from dpflows import load
-from dpflows.anomaly import jury
-jury.count_normal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from dpflows.anomaly import ensemble
+ensemble.count_normal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 load(sys.argv[1]).answer([0.0, 0.0])
 """
 

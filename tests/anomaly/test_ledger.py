@@ -16,8 +16,8 @@ from dpflows import (
     InputError,
     load,
 )
-from dpflows.anomaly import jury
-from dpflows.anomaly.books import LedgerBooks
+from dpflows.anomaly import ensemble as voting_ensemble
+from dpflows.anomaly.query_budget import LedgerBooks
 from dpflows.privacy.events import PureEvent, Sensitivity
 from dpflows.privacy.ledger import Ledger
 
@@ -107,8 +107,8 @@ def test_the_cap_of_the_ledger_holds_too(rows, tmp_path, mechanism, monkeypatch)
         total_budget=Budget(9.0, 1e-6),
         mechanism=mechanism,
     ).fit(rows, ledger=small)
-    looked, honest = [], jury.count_normal
-    monkeypatch.setattr(jury, "count_normal", lambda *a: looked.append(1) or honest(*a))
+    looked, honest = [], voting_ensemble.count_normal
+    monkeypatch.setattr(voting_ensemble, "count_normal", lambda *a: looked.append(1) or honest(*a))
     with pytest.raises(BudgetError, match="cap is epsilon 1"):
         detector.predict(rows[:9])
     assert (looked if mechanism == "geometric" else [], small.spent()) == ([], 0.0)
@@ -126,7 +126,7 @@ def test_a_stream_that_was_not_committed_is_not_asked_again(rows, ledger, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(jury, "count_normal", broken)
+        patch.setattr(voting_ensemble, "count_normal", broken)
         with pytest.raises(KeyboardInterrupt):
             detector.predict(rows[:2])
     assert (voting._stream, voting._left(), ledger.spent()) == (None, 0, 0.0)

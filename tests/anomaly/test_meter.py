@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from dpflows.anomaly.books import MemoryBooks
-from dpflows.anomaly.meter import Meter
+from dpflows.anomaly.query_budget import MemoryBooks, Meter
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting import StepFilter, epsilon_of
 from dpflows.privacy.events import PureEvent, Sensitivity

@@ -6,7 +6,7 @@ import pytest
 
 from anomaly.voters import cost_of, ensemble, normal_rows
 from dpflows import Budget, BudgetError, InputError, load
-from dpflows.anomaly import books
+from dpflows.anomaly import query_budget
 from dpflows.privacy.ledger import Ledger
 
 LIMIT = 4
@@ -63,7 +63,7 @@ def test_six_names_give_four_answers(file, tmp_path):
 
 
 def test_the_test_catches_files_that_are_known_by_their_names(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(books.os.path, "realpath", os.path.abspath)
+    monkeypatch.setattr(query_budget.os.path, "realpath", os.path.abspath)
     assert answers(six_names(file, tmp_path)) > LIMIT
 
 

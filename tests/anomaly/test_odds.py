@@ -11,7 +11,7 @@ from scipy.stats import beta
 
 from anomaly.voters import BOUNDS
 from dpflows import Budget, DPEnsembleDetector, DPGaussian
-from dpflows.anomaly.assignment import Assignment
+from dpflows.anomaly.voting import Assignment
 from dpflows.privacy.randomness import Entropy
 
 # neighbouring tables are fitted one after the other, on purpose

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflows.anomaly import tails
-from dpflows.anomaly.tails import COUNTS, SHARES, Rarity, Tail, bins_of, edges_for, fitted_tail
+from dpflows.anomaly import threshold_rules
+from dpflows.anomaly.threshold_rules import (
+    COUNTS,
+    SHARES,
+    Rarity,
+    Tail,
+    bins_of,
+    edges_for,
+    fitted_tail,
+)
 from dpflows.errors import InputError
 from dpflows.privacy.events import NEIGHBOURS
 from dpflows.privacy.randomness import Entropy
@@ -197,7 +205,7 @@ def test_tails_that_cannot_be_are_refused(edges, depths):
 
 
 def test_a_test_seed_leaves_its_stamp():
-    release = tails.noisy_tail(
+    release = threshold_rules.noisy_tail(
         np.ones(50), noise=3.0, entropy=Entropy.insecure(1), purpose="threshold"
     )
     assert release.stamp == Entropy.insecure(1).stamp

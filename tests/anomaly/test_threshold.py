@@ -1,4 +1,4 @@
-"""The threshold detector: four rules, honest prices, and files that last."""
+"""The threshold detector: four threshold_rules, honest prices, and files that last."""
 
 import dataclasses
 import math
@@ -8,10 +8,15 @@ import pytest
 from scipy.stats import chi2
 
 from dpflows import DPAnomalyDetector, DPFlow, DPGaussian, DPGaussianMixture, DPHistogram, load
-from dpflows.anomaly import rules, tails
-from dpflows.anomaly.rules import RULES, Task, Threshold, Wish
-from dpflows.anomaly.tails import Tail
-from dpflows.anomaly.thresholds import contamination_threshold
+from dpflows.anomaly import threshold_rules
+from dpflows.anomaly.threshold_rules import (
+    RULES,
+    Tail,
+    Task,
+    Threshold,
+    Wish,
+    contamination_threshold,
+)
 from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import NON_PRIVATE_STAMP
 from dpflows.files import write_model
@@ -172,13 +177,13 @@ def test_the_rows_that_are_counted_are_the_ones_that_are_flagged(fitted):
     task = Task(wish, fitted.estimator_, Budget(1.0, 1e-5), (_loud(0.5),), ROWS)
     found, scores = RULES["bought"].find(task)[0], fitted.score_samples(ROWS)
     for depth in found.tail.depths[1:4]:
-        threshold = rules.moved(found, fitted.estimator_, math.exp(-depth))
+        threshold = threshold_rules.moved(found, fitted.estimator_, math.exp(-depth))
         flagged = (scores < threshold.value).sum()
         assert flagged == pytest.approx(3000 * math.exp(-depth), abs=5)
 
 
 def _loud(noise):
-    return GaussianEvent(noise=noise, sensitivity=tails.COUNTS, purpose="threshold")
+    return GaussianEvent(noise=noise, sensitivity=threshold_rules.COUNTS, purpose="threshold")
 
 
 def test_without_privacy_the_plain_quantile_is_stamped():
@@ -208,23 +213,29 @@ NOISE, RUNS = 30.0, 300
 def bought_counts(rows, monkeypatch, *, planted=1.0):
     """The noisy counts behind thresholds that are bought many times over."""
     seen = []
-    monkeypatch.setattr(tails, "fitted_tail", lambda counts, *_, **__: seen.append(counts) or LINE)
+    monkeypatch.setattr(
+        threshold_rules, "fitted_tail", lambda counts, *_, **__: seen.append(counts) or LINE
+    )
     task = Task(Wish("bought", 0.1, None, 0.2), Ruler(), Budget(1.0, 1e-6), (_loud(NOISE),), rows)
     monkeypatch.setattr(
-        tails, "noisy_marginals", lambda *a, noise, **k: RELEASED(*a, noise=noise * planted, **k)
+        threshold_rules,
+        "noisy_marginals",
+        lambda *a, noise, **k: RELEASED(*a, noise=noise * planted, **k),
     )
     events = {RULES["bought"].find(task)[1] for _ in range(RUNS)}
     return np.array(seen), events
 
 
-LINE, RELEASED = Tail((1.0,), (1.0,)), tails.noisy_marginals
+LINE, RELEASED = Tail((1.0,), (1.0,)), threshold_rules.noisy_marginals
 
 
 def surprise(counts, rows):
     """The chance of squares as far from those of the stated noise, on both sides."""
-    edges = tails.edges_for(len(rows), NOISE)
-    own = tails.Rarity.among(np.linspace(-8.0, 0.0, 20_000))
-    right = np.bincount(tails.bins_of(own.of(rows[:, 0]), edges), minlength=len(edges) + 1)
+    edges = threshold_rules.edges_for(len(rows), NOISE)
+    own = threshold_rules.Rarity.among(np.linspace(-8.0, 0.0, 20_000))
+    right = np.bincount(
+        threshold_rules.bins_of(own.of(rows[:, 0]), edges), minlength=len(edges) + 1
+    )
     squares = (((counts - right) / NOISE) ** 2).sum()
     tail = chi2.sf(squares, counts.size)
     return 2 * min(tail, 1 - tail)

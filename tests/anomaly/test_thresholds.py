@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflows.anomaly.thresholds import (
+from dpflows.anomaly.threshold_rules import (
     CRITERIA,
     best_threshold,
     contamination_threshold,

@@ -3,8 +3,8 @@
 import pytest
 from scipy.stats import binomtest
 
-from dpflows.anomaly.meter import Meter
-from dpflows.anomaly.votes import MECHANISMS, SparseVectorStream, Terms, mechanism_for
+from dpflows.anomaly.query_budget import Meter
+from dpflows.anomaly.voting import MECHANISMS, SparseVectorStream, Terms, mechanism_for
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import NEIGHBOURS, VoteEvent
@@ -106,7 +106,7 @@ def test_what_a_stream_guarantees_is_kept_if_all_are_anomalies():
 def test_a_forked_process_opens_a_stream_of_its_own(free, monkeypatch):
     stream = mechanism_for("sparse-vector", terms(100, 20.0, alarms=2))
     answers(stream, 100, count=1, meter=free)
-    monkeypatch.setattr("dpflows.anomaly.votes.os.getpid", lambda: -1)
+    monkeypatch.setattr("dpflows.anomaly.voting.os.getpid", lambda: -1)
     monkeypatch.setattr(free._books, "_process", -1)
     answers(stream, 100, count=1, meter=free)
     assert free.taken() == 2

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dpflows.evaluation.audit.findings import INTERNAL_STAMP, MEANING, Finding
+from dpflows.evaluation.audit import INTERNAL_STAMP, MEANING, Finding
 
 STEP = ("audit", "--way", "step", "--epsilon", 4, "--canaries", 2000)
 

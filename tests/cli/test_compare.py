@@ -8,8 +8,8 @@ import pytest
 
 from dpflows.cli import compare
 from dpflows.evaluation.measures import INTERNAL_STAMP
-from dpflows.evaluation.peers import PEERS, contest, smartnoise
-from dpflows.evaluation.peers.base import Peer
+from dpflows.experiments.baselines import PEERS, comparison, smartnoise
+from dpflows.experiments.baselines.base import Peer
 
 pytest.importorskip("mbi")
 
@@ -69,8 +69,8 @@ def command(dpflows, files):
 @pytest.fixture
 def without_trees(monkeypatch):
     """Figures that take a second each are made up."""
-    monkeypatch.setattr(contest, "detection_auc", lambda *_, **__: 0.5)
-    monkeypatch.setattr(contest, "learn_auc", lambda *_, **__: float("nan"))
+    monkeypatch.setattr(comparison, "detection_auc", lambda *_, **__: 0.5)
+    monkeypatch.setattr(comparison, "learn_auc", lambda *_, **__: float("nan"))
 
 
 @pytest.mark.usefixtures("without_trees")
@@ -130,8 +130,8 @@ def test_a_peer_that_is_missing_or_slow_is_a_line(command, monkeypatch):
 
 @pytest.mark.usefixtures("without_trees")
 def test_peers_that_are_missing_are_left_out_unless_they_are_asked_for(command, monkeypatch):
-    monkeypatch.setattr(contest, "ESTIMATORS", {})
-    monkeypatch.setattr(contest, "OURS", "mst")
+    monkeypatch.setattr(comparison, "ESTIMATORS", {})
+    monkeypatch.setattr(comparison, "OURS", "mst")
     monkeypatch.setattr(PEERS["aim"], "needs", "no_such_library")
     monkeypatch.delenv(smartnoise.VARIABLE, raising=False)
     code, out, _ = command("mixed", "--seconds", 0, "--json")
@@ -157,9 +157,9 @@ def test_a_failure_is_named_and_not_quoted(command, monkeypatch):
 def test_plain_numbers_have_more_methods(files):
     plain, mixed = (compare._declared(files / f"{k}.toml", None) for k in ("numeric", "mixed"))
     assert {"DPDensity", "DPFlow", "DPGaussian", "DPKernelDensity", "mst"} <= set(
-        contest.methods_for(plain)
+        comparison.methods_for(plain)
     )
-    assert contest.methods_for(mixed) == ("DPDensity", *PEERS)
+    assert comparison.methods_for(mixed) == ("DPDensity", *PEERS)
 
 
 def test_mistakes_are_one_line(files, refused):
@@ -194,8 +194,8 @@ def test_a_peer_is_one_class_and_one_line(files, monkeypatch):
     monkeypatch.setitem(PEERS, "uniform", Uniform)
     schema = compare._declared(files / "mixed.toml", None)
     train, test = compare._sides(files / "mixed.csv", None, schema, {})
-    arena = contest.Arena(train, test, schema, contest.Budget(1.0, 1e-6))
-    line = list(contest.compare(arena, ["uniform"]))[-1]
+    arena = comparison.Arena(train, test, schema, comparison.Budget(1.0, 1e-6))
+    line = list(comparison.compare(arena, ["uniform"]))[-1]
     assert line.remark == ""
     assert line.guarantee.epsilon == 0
     assert 0 < line.figures.one_way < 0.4

@@ -6,7 +6,7 @@ import os
 import pandas as pd
 import pytest
 
-from dpflows.anomaly.storage import INTERNAL_STAMP
+from dpflows.anomaly.members import INTERNAL_STAMP
 from dpflows.cli import ensemble as verb
 from dpflows.cli import fit
 

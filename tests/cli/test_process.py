@@ -75,10 +75,10 @@ def test_an_exhausted_budget_has_its_own_code(tmp_path, job):
 
 DIVERGING = """
 import sys
-from dpflows.training import loop
+from dpflows.training import dp_sgd
 def diverge(state):
-    raise loop.TrainingError("training diverged by step 3 and nothing was released")
-loop._require_finite = diverge
+    raise dp_sgd.TrainingError("training diverged by step 3 and nothing was released")
+dp_sgd._require_finite = diverge
 from dpflows.__main__ import main
 main()
 """

@@ -3,7 +3,7 @@
 import json
 
 from dpflows.cli.main import app, run
-from dpflows.experiments import spending
+from dpflows.experiments import recipe_studies
 from dpflows.experiments.likelihoods import Likelihoods
 from dpflows.experiments.running import Job
 
@@ -48,8 +48,10 @@ def test_generated_sets_need_no_folder_and_keep_their_rows(capsys, tmp_path, mon
 
 
 def test_an_experiment_runs_and_goes_on(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(spending, "ITERATIONS", (100, 500))
-    monkeypatch.setattr(spending, "STATEMENTS", dict(list(spending.STATEMENTS.items())[:2]))
+    monkeypatch.setattr(recipe_studies, "ITERATIONS", (100, 500))
+    monkeypatch.setattr(
+        recipe_studies, "STATEMENTS", dict(list(recipe_studies.STATEMENTS.items())[:2])
+    )
     # one job at a time: what is patched here is not patched in other processes
     words = ["reproduce", "accountants", "--jobs", "1", "--output", str(tmp_path), "--json"]
     assert run(app, words) == 0

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from dpflows.evaluation.comparing import evaluate
 from dpflows.evaluation.measures import INTERNAL_STAMP
-from dpflows.evaluation.report import render
+from dpflows.evaluation.report import evaluate, render
 from evaluation.mixed import SCHEMA, fresh_rows, judged
 
 BROWSER = shutil.which("chromium")

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from dpflows import DPGaussian
-from dpflows.evaluation.comparing import MEASURES, evaluate
 from dpflows.evaluation.fidelity import BINS, largest_gap, total_variation
-from dpflows.evaluation.likelihood import public_range
-from dpflows.evaluation.measures import Measure, Subject
+from dpflows.evaluation.measures import Measure, Subject, public_range
+from dpflows.evaluation.report import MEASURES, evaluate
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import read_table
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.evaluation.learning import detection_auc, learn_auc, thinned
+from dpflows.evaluation.learners import detection_auc, learn_auc, thinned
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 from dpflows.table.schema import Schema

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from dpflows.evaluation import fidelity
-from dpflows.evaluation.association import correlation, cramers_v
 from dpflows.evaluation.coding import reference_codings
-from dpflows.evaluation.comparing import MEASURES, evaluate
-from dpflows.evaluation.fidelity import random_subsets, subset_errors
+from dpflows.evaluation.fidelity import correlation, cramers_v, random_subsets, subset_errors
 from dpflows.evaluation.private import bins_of, plan_evaluation
+from dpflows.evaluation.report import MEASURES, evaluate
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from evaluation.mixed import SCHEMA, fresh_rows, judged

@@ -6,10 +6,9 @@ import pytest
 from dpflows import DPGaussian
 from dpflows.errors import InputError
 from dpflows.evaluation import private
-from dpflows.evaluation.comparing import evaluate
-from dpflows.evaluation.likelihood import public_range
-from dpflows.evaluation.measures import Subject
+from dpflows.evaluation.measures import Subject, public_range
 from dpflows.evaluation.private import plan_evaluation
+from dpflows.evaluation.report import evaluate
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy

@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 
 from dpflows.evaluation.coding import Coding, even_coding_of
-from dpflows.evaluation.comparing import MEASURES
-from dpflows.evaluation.markup import MOST_BARS, bars, element, matrix, shortened, shown
 from dpflows.evaluation.measures import INTERNAL_STAMP
 from dpflows.evaluation.private import plan_evaluation
-from dpflows.evaluation.report import render
+from dpflows.evaluation.report import (
+    MEASURES,
+    MOST_BARS,
+    bars,
+    element,
+    matrix,
+    render,
+    shortened,
+    shown,
+)
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column

@@ -10,9 +10,8 @@ import pytest
 from dpflows.errors import InputError
 from dpflows.experiments import adult
 from dpflows.experiments.adult import MEASURES, STOPPED, Adult
-from dpflows.experiments.running import Job, run
-from dpflows.experiments.shelf import Desk
-from dpflows.experiments.tables import ADULT_SCHEMA, read_adult
+from dpflows.experiments.data import ADULT_SCHEMA, read_adult
+from dpflows.experiments.running import Desk, Job, run
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Schema
 

@@ -13,8 +13,8 @@ from scipy import stats
 from sklearn.datasets import make_moons
 
 from dpflows.errors import InputError
-from dpflows.experiments import datasets
-from dpflows.experiments.datasets import DATASETS, generate
+from dpflows.experiments import data
+from dpflows.experiments.data import DATASETS, generate
 
 ROWS = 100_000
 ALPHA = 1e-6
@@ -42,7 +42,7 @@ def test_units_three_percent_off_are_noticed(monkeypatch, name, shift, factor):
         shift=tuple(s + shift * sd for s, sd in zip(law.shift, law.scale, strict=True)),
         scale=tuple(factor * sd for sd in law.scale),
     )
-    monkeypatch.setitem(datasets.DATASETS, name, wrong)
+    monkeypatch.setitem(data.DATASETS, name, wrong)
     assert _moment_p_values(generate(name, ROWS, rng=np.random.default_rng())).min() < ALPHA
 
 
@@ -56,9 +56,9 @@ def test_rows_keep_to_the_declared_bounds(name):
 
 def test_the_bounds_are_passed_with_probability_below_one_in_a_billion():
     gap = {
-        "pinwheel": (4 * datasets._PINWHEEL_SD / 10 - 1) / datasets.PINWHEEL_RADIAL,
-        "half-moons": (2.5 * datasets._MOONS_SD[1] - 0.75) / datasets.MOONS_NOISE,
-        "gaussians": (2.5 * datasets._GAUSSIANS_SD - 2) / datasets.GAUSSIANS_SPREAD,
+        "pinwheel": (4 * data._PINWHEEL_SD / 10 - 1) / data.PINWHEEL_RADIAL,
+        "half-moons": (2.5 * data._MOONS_SD[1] - 0.75) / data.MOONS_NOISE,
+        "gaussians": (2.5 * data._GAUSSIANS_SD - 2) / data.GAUSSIANS_SPREAD,
     }
     assert gap.keys() == DATASETS.keys()
     # four sides; the pinwheel's radius is its first coordinate up to a spread of 0.05
@@ -83,7 +83,7 @@ def _moon_features(rows: np.ndarray) -> tuple[np.ndarray, ...]:
 def _raw(name: str, **constants: float) -> np.ndarray:
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in constants.items():
-            patch.setattr(datasets, constant, value)
+            patch.setattr(data, constant, value)
         return DATASETS[name].draw(ROWS, np.random.default_rng())
 
 

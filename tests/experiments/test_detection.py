@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpflows.experiments.anomalies import (
+    PEERS,
+    EnsembleVotes,
+    expected_accuracy,
+    in_the_tails,
+    trial,
+)
 from dpflows.experiments.catalogue import EXPERIMENTS, experiments_called
-from dpflows.experiments.detection import PEERS, in_the_tails, trial
-from dpflows.experiments.downstream import distances, prediction_errors
+from dpflows.experiments.data import RealTable
+from dpflows.experiments.likelihoods import distances, prediction_errors
 from dpflows.experiments.methods import METHODS
-from dpflows.experiments.running import Job
-from dpflows.experiments.shelf import Desk
-from dpflows.experiments.tables import RealTable
-from dpflows.experiments.voting import EnsembleVotes, expected_accuracy
+from dpflows.experiments.running import Desk, Job
 
 ALPHA = 1e-6
 

@@ -9,11 +9,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from dpflows.caching import cache_folder
 from dpflows.errors import InputError
 from dpflows.experiments.catalogue import EXPERIMENTS
+from dpflows.experiments.data import NUMERIC, REAL, read_real
 from dpflows.experiments.downloads import SOURCES, Source, download
-from dpflows.experiments.tables import NUMERIC, REAL, read_real
+from dpflows.files import cache_folder
 
 CONTENT = b"1.5,2.5\n3.5,4.5\n" * 1000
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from dpflows.estimators.persistence import load
+from dpflows.experiments.data import RealTable
 from dpflows.experiments.methods import METHODS, paper_box
-from dpflows.experiments.paper import published
-from dpflows.experiments.tables import RealTable
-from dpflows.experiments.trajectory import (
+from dpflows.experiments.paper_recipe import (
     CHOSEN_STAMP,
     _Watch,
+    published,
     recipe_flow,
     recipe_models,
     recipe_steps,
@@ -39,13 +39,13 @@ def test_the_recipe_stops_where_the_papers_accountants_do(accountant, steps):
 
 def test_one_run_serves_several_claims(monkeypatch, tmp_path):
     """Each model is the best that the run passed before the claim's stop."""
-    from dpflows.experiments import trajectory
+    from dpflows.experiments import paper_recipe
 
-    monkeypatch.setattr(trajectory, "recipe_flow", small_flow)
+    monkeypatch.setattr(paper_recipe, "recipe_flow", small_flow)
     monkeypatch.setattr(
-        trajectory, "recipe_steps", lambda name, *_, **__: 30 if name == "ma" else 5000
+        paper_recipe, "recipe_steps", lambda name, *_, **__: 30 if name == "ma" else 5000
     )
-    monkeypatch.setattr(trajectory, "MOST_STEPS", 500)
+    monkeypatch.setattr(paper_recipe, "MOST_STEPS", 500)
     rows = np.random.default_rng(0).normal(size=(400, 2)) ** 3
     claims = [("ma", 8.0), ("gdp-clt", 8.0)]
     found = recipe_models(

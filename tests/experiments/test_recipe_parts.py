@@ -6,7 +6,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from dpflows.experiments.recipe_parts import PARTS, Parts, recipe_model
+from dpflows.experiments.recipe_studies import PARTS, Parts, recipe_model
 from dpflows.models.distributions import gaussian
 from dpflows.training.ghost_clipping import take_apart
 

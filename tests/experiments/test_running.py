@@ -8,9 +8,8 @@ import time
 
 import pytest
 
-from dpflows.experiments import reporting
-from dpflows.experiments.running import Experiment, Job, Journal, Measurement, run
-from dpflows.experiments.shelf import Desk
+from dpflows.experiments import running
+from dpflows.experiments.running import Desk, Experiment, Job, Journal, Measurement, run
 
 FIGURE = Measurement(
     dataset="toy", method="ours", epsilon=1.0, delta=1e-5, accountant="pld", fold=1,
@@ -68,7 +67,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_running import Counting
 from dpflows.experiments.running import run
-from dpflows.experiments.shelf import Desk
+from dpflows.experiments.running import Desk
 
 class Slow(Counting):
     def measure(self, job, desk):
@@ -106,7 +105,7 @@ def test_progress_tells_what_is_left(desk):
 def test_cells_average_over_folds_and_nothing_else():
     other = dataclasses.replace(FIGURE, fold=2, value=4.0)
     elsewhere = dataclasses.replace(FIGURE, epsilon=2.0, value=9.0)
-    first, second = reporting.cells([FIGURE, other, elsewhere])
+    first, second = running.cells([FIGURE, other, elsewhere])
     assert (first["mean"], first["sd"], first["folds"]) == (3.0, 1.0, 2)
     assert (second["mean"], second["sd"], second["folds"]) == (9.0, 0.0, 1)
     for key in ("dataset", "method", "epsilon", "delta", "accountant", "mean", "sd", "folds",
@@ -115,9 +114,9 @@ def test_cells_average_over_folds_and_nothing_else():
 
 
 def test_tables_are_written_for_readers_and_for_programs(tmp_path):
-    made = reporting.provenance("dpflows reproduce toy")
+    made = running.provenance("dpflows reproduce toy")
     free = dataclasses.replace(FIGURE, method="real-rows", epsilon=None, accountant="none")
-    paths = reporting.write_tables(tmp_path, "toy", "A toy", [FIGURE, free], made)
+    paths = running.write_tables(tmp_path, "toy", "A toy", [FIGURE, free], made)
     document = json.loads(paths[0].read_text())
     assert [cell["method"] for cell in document["cells"]] == ["ours", "real-rows"]
     text = paths[1].read_text()

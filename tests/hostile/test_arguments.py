@@ -119,14 +119,14 @@ def bench(tmp_path, monkeypatch):
     from dpflows.anomaly.ensemble import DPEnsembleDetector
     from dpflows.estimators.base import DensityEstimator
     from dpflows.estimators.select import DPSelect
-    from dpflows.evaluation.peers import contest
     from dpflows.experiments import downloads, running
+    from dpflows.experiments.baselines import comparison
     from dpflows.training.dp_sgd import Loop
 
     monkeypatch.chdir(tmp_path)
     for place in (DensityEstimator, DPSelect, DPEnsembleDetector):
         monkeypatch.setattr(place, "fit", _accept)
-    monkeypatch.setattr(contest, "compare", _accept)
+    monkeypatch.setattr(comparison, "compare", _accept)
     monkeypatch.setattr(running, "run", _accept)
     monkeypatch.setattr(downloads, "download", _accept)
     monkeypatch.setattr(Loop, "run", _accept)

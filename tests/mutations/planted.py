@@ -192,7 +192,7 @@ BUGS: dict[str, Bug] = {
         ("tests/privacy/ledger/test_faults.py::test_a_full_disk_while_a_file_is_published",),
     ),
     "charge after release: an answer": Bug(
-        "anomaly/votes.py",
+        "anomaly/voting.py",
         "        numbers = iter(range(first := meter.charge(count), first + count))\n"
         "        yield lambda votes: self._answer(votes, next(numbers), entropy)\n",
         "        meter.require(count)\n"

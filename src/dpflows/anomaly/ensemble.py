@@ -1,40 +1,302 @@
-"""DP-AD: many densities, each of its own part of the rows, vote in private."""
+"""What an ensemble offers before it reads a row: how many answers, at what cost.
 
+The members of an ensemble together with the meter that every answer goes through.
+
+DP-AD: many densities, each of its own part of the rows, vote in private.
+"""
+
+import dataclasses
+import functools
 import os
-from collections.abc import Callable
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, final
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpflows.anomaly.assignment import nominal_rows, split
-from dpflows.anomaly.clusters import check_backend
-from dpflows.anomaly.jury import Jury
 from dpflows.anomaly.members import (
+    INTERNAL_STAMP,
     Cut,
+    Member,
+    check_backend,
     checked_density,
+    count_normal,
     fit_members,
     made_up_rows,
     non_private,
+    read_members,
     seeds_for,
+    written_members,
 )
-from dpflows.anomaly.offers import Offer
-from dpflows.anomaly.storage import INTERNAL_STAMP
-from dpflows.anomaly.votes import Terms
-from dpflows.errors import InputError
+from dpflows.anomaly.query_budget import FileBooks, LedgerBooks, MemoryBooks, Meter, read_taken
+from dpflows.anomaly.voting import Mechanism, Terms, mechanism_for, nominal_rows, split
+from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import DensityEstimator, entropy_for
 from dpflows.estimators.charging import require_price
 from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
-from dpflows.privacy.accounting.registry import check_plan, read_guarantee
+from dpflows.privacy.accounting import StepFilter
+from dpflows.privacy.accounting.registry import Spending, check_plan, read_guarantee
+from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
 from dpflows.table.forms import Form
 from dpflows.table.schema import Schema
+
+#: Finer prices buy millions of answers, which take an accountant minutes to add up.
+_FINEST = 2000
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Offer(Spending):
+    """As many charges as a budget has room for.
+
+    Attributes:
+        budget: What all answers together may cost.
+        accountant: Who prices them.
+        mechanism: How votes become answers.
+        terms: What is asked of the mechanism.
+
+    Guarantee:
+        ``guarantee`` prices all charges that will ever be granted, whether or not they
+        are used.
+
+    Example:
+        >>> offer = Offer(Budget(1.0, 1e-6), "pld", "geometric", Terms(10, 0.1, "zero-out", 1))
+        >>> offer.charges
+        10
+    """
+
+    budget: Budget
+    accountant: str
+    mechanism: str
+    terms: Terms
+
+    def __post_init__(self) -> None:
+        if not self.budget.is_private:
+            raise InputError(
+                "total_budget.epsilon must be finite: members are fitted without noise, so what "
+                "protects people is that answers end"
+            )
+        if self.terms.epsilon < self.budget.epsilon / _FINEST:
+            raise InputError(
+                f"epsilon_per_query must be at least 1/{_FINEST} of total_budget.epsilon, got "
+                f"{self.terms.epsilon}; finer answers would be coin tosses"
+            )
+        if self.charges == 0:
+            raise BudgetError(
+                f"epsilon_per_query {self.terms.epsilon} is more than total_budget allows for a "
+                "single charge; lower it, or raise total_budget"
+            )
+
+    def voting(self) -> Mechanism:
+        """The mechanism, ready to be asked."""
+        return mechanism_for(self.mechanism, self.terms)
+
+    @property
+    def price(self) -> Event:
+        """One charge."""
+        return self.voting().price
+
+    @functools.cached_property
+    def charges(self) -> int:
+        """How many charges the budget has room for."""
+        return StepFilter(self.budget, self.price, accountant=self.accountant).limit
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All charges that will ever be granted."""
+        return (dataclasses.replace(self.price, count=self.charges),)
+
+    @property
+    def sentence(self) -> str:
+        """What the budget buys, in plain words."""
+        what = self.voting().charge
+        return f"The budget buys {self.charges} charges, each for {what}."
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of an ensemble that makes this offer."""
+        return {
+            "k": self.terms.voters,
+            "epsilon_per_query": self.terms.epsilon,
+            "total_budget": self.budget,
+            "mechanism": self.mechanism,
+            "alarms": self.terms.alarms,
+            "accountant": self.accountant,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description; ``from_dict`` reads it back."""
+        return {
+            "budget": dataclasses.asdict(self.budget),
+            "accountant": self.accountant,
+            "mechanism": self.mechanism,
+            "parts": self.terms.voters,
+            "epsilon_per_query": self.terms.epsilon,
+            "alarms": self.terms.alarms,
+            "charges": self.charges,
+        }
+
+    @classmethod
+    def from_dict(cls, description: dict[str, Any]) -> "Offer":
+        """Read back ``to_dict``; the content may be hostile."""
+        budget = Budget(**description["budget"])
+        terms = Terms(
+            _whole(description["parts"]),
+            float(description["epsilon_per_query"]),
+            budget.neighbours,
+            _whole(description["alarms"]),
+        )
+        return cls(budget, str(description["accountant"]), str(description["mechanism"]), terms)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise InputError("parts and alarms must be whole numbers")
+    return value
+
+
+Arrays = dict[str, np.ndarray]
+
+_HEX = re.compile("[0-9a-f]{32}")
+
+
+@final
+class Jury:
+    """Members that vote, a mechanism that hides the votes, and a meter that counts answers.
+
+    Args:
+        members: One per part.
+        offer: What the budget buys.
+        taken: How many charges were made before.
+        identity: By which it knows its file; drawn if not given.
+        bound: The identity of the ledger without which it does not answer, if any.
+
+    Guarantee:
+        ``judge`` is the only way from the members to the outside. It charges first. Where a
+        ledger is named, the ledger counts the answers of all copies together.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        offer: Offer,
+        *,
+        taken: int = 0,
+        identity: str | None = None,
+        bound: str | None = None,
+    ) -> None:
+        self._members, self._voting = tuple(members), offer.voting()
+        self._meter = Meter(offer.budget, offer.price, offer.accountant, MemoryBooks(taken))
+        self._identity = secrets.token_hex(16) if identity is None else identity
+        self._file: Path | None = None
+        self._bound, self._is_connected = bound, bound is None
+        self.offer = offer
+
+    def connect(self, ledger: Ledger | None) -> None:
+        """Charge answers to the ledger that the ensemble was made with, and to no other."""
+        if ledger is None:
+            return
+        if ledger.identity != self._bound:
+            raise InputError(
+                "ledger must be the one that the ensemble was made with, got "
+                + ("another" if self._bound else "one for an ensemble that was made without any")
+            )
+        if not self._is_connected:
+            self._meter.move_to(LedgerBooks(ledger, self._identity, self.offer.price))
+            self._is_connected = True
+
+    def judge(self, rows: Float[np.ndarray, "rows columns"], entropy: Entropy) -> list[bool]:
+        """Whether each row is normal: all are answered, or none is looked at."""
+        self._require_ledger()
+        with self._voting.admitted(self._meter, len(rows), entropy) as ask:
+            return [ask(count) for count in count_normal(self._members, rows)]
+
+    def remaining(self) -> int:
+        """How many more rows will be answered whatever the answers are."""
+        self._require_ledger()
+        return self._voting.guaranteed(self._meter)
+
+    def spent(self) -> float:
+        """The epsilon of all charges so far."""
+        self._require_ledger()
+        return self._meter.spent()
+
+    def keep(self, detector: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the detector that owns this jury to its first and only file.
+
+        Copies of an ensemble that is charged to a ledger do no harm: all share one count.
+        """
+        from dpflows.anomaly.persistence import save
+
+        if self._bound is not None:
+            save(detector, path, overwrite=overwrite)
+            return
+        with self._meter.held():
+            if self._file is None:
+                save(detector, path, overwrite=overwrite)
+                self.charge_in(path)
+            elif os.path.realpath(path) != str(self._file):
+                raise InputError(
+                    f"the ensemble is charged in {str(self._file)!r}; a second file would be "
+                    "answered again, so move that file instead and load it"
+                )
+
+    def charge_in(self, path: str | os.PathLike[str]) -> None:
+        """Write every further charge to this file, unless a ledger has them."""
+        if self._bound is not None:
+            return
+        books = FileBooks(path, self._identity)
+        self._meter.move_to(books)
+        self._file = books.path
+
+    def to_file(self) -> tuple[dict[str, Any], Arrays]:
+        """A JSON-ready header and arrays."""
+        members, arrays = written_members(self._members)
+        taken = self._meter.taken() if self._bound is None else 0
+        meter = {"taken": taken, "identity": self._identity}
+        header = {"offer": self.offer.to_dict(), "members": members, "meter": meter}
+        return header | {"ledger": self._bound}, arrays
+
+    @classmethod
+    def from_file(cls, header: dict[str, Any], arrays: Arrays, *, columns: int) -> "Jury":
+        """Read back what ``to_file`` gave; the content may be hostile."""
+        offer, meter = Offer.from_dict(header["offer"]), header["meter"]
+        expected = offer.terms.voters
+        members = read_members(header["members"], arrays, expected=expected, columns=columns)
+        return cls(
+            members,
+            offer,
+            taken=read_taken(meter),
+            identity=_checked(meter["identity"], "identity"),
+            bound=None if (bound := header.get("ledger")) is None else _checked(bound, "ledger"),
+        )
+
+    def _require_ledger(self) -> None:
+        if not self._is_connected:
+            raise InputError(
+                "the ensemble is charged to a ledger and answers nothing without it; give the "
+                "ledger that it was made with"
+            )
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError("an ensemble cannot be copied: a copy would be asked a second time")
+
+
+def _checked(name: Any, what: str) -> str:
+    """A name that a file states, which may be hostile."""
+    if not isinstance(name, str) or _HEX.fullmatch(name) is None:
+        raise InputError(f"the file's {what} must be 32 hexadecimal digits")
+    return name
+
 
 #: What detectors usually have and this one must not.
 _LEAKING = ("score_samples", "decision_function")

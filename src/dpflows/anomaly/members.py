@@ -1,24 +1,35 @@
-"""The members of an ensemble: a density and a threshold for every part of the rows.
+"""Where members are fitted: this process, others, or the workers of a cluster.
+
+Rows travel to the workers in memory. What a cluster's own software does with them there,
+such as spilling to disk, is for its administrator to answer.
+
+The members of an ensemble: a density and a threshold for every part of the rows.
 
 Guarantee:
     What a member is depends on the rows of its own part and on public things. Nothing
     that happens to one part is raised, warned of or logged: a part that cannot be fitted
     says anomaly to everything, and its vote is one among the others.
+
+Members as they lie in an ensemble's file.
 """
 
+import contextlib
 import dataclasses
+import functools
+import importlib
 import math
+import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Real
 from typing import Any, final
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64
 from sklearn.base import clone
+from sklearn.utils.parallel import Parallel, delayed
 
-from dpflows.anomaly.clusters import running
-from dpflows.anomaly.thresholds import (
+from dpflows.anomaly.threshold_rules import (
     CRITERIA,
     best_threshold,
     check_contamination,
@@ -34,6 +45,121 @@ from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Schema
+
+#: Calls a function with each of many arguments, and gives the results in order.
+Run = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]]], Iterable[Any]]
+Place = contextlib.AbstractContextManager[Run]
+
+
+@contextlib.contextmanager
+def _local(backend: str | None, jobs: int | None) -> Iterator[Run]:
+    yield functools.partial(_side_by_side, backend, jobs)
+
+
+@contextlib.contextmanager
+def _dask(backend: str | None, jobs: int | None) -> Iterator[Run]:
+    """Dask's own way to run tasks, without keys that are made from the rows."""
+    distributed = _import("distributed", "dask")
+    with contextlib.ExitStack() as stack:
+        try:
+            client = distributed.default_client()
+        except ValueError:
+            client = stack.enter_context(_own_client(distributed, jobs))
+
+        def run(function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> list[Any]:
+            futures = [client.submit(function, *task, pure=False) for task in tasks]
+            return list(client.gather(futures))
+
+        yield run
+
+
+@contextlib.contextmanager
+def _ray(backend: str | None, jobs: int | None) -> Iterator[Run]:
+    """Ray's own tasks: its backend for joblib rewires joblib's pools for the whole process."""
+    # A library for private data reports nothing to anybody.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = _import("ray", "ray")
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        ray.init(num_cpus=_workers(jobs), include_dashboard=False, log_to_driver=False)
+
+    def run(function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> list[Any]:
+        remote = ray.remote(function)
+        return list(ray.get([remote.remote(*task) for task in tasks]))
+
+    try:
+        yield run
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+BACKENDS: dict[str | None, Callable[[str | None, int | None], Place]] = {
+    **dict.fromkeys((None, "loky", "threading", "sequential"), _local),
+    "dask": _dask,
+    "ray": _ray,
+}
+
+
+def check_backend(backend: str | None) -> None:
+    """Refuse a backend that is not known.
+
+    Example:
+        >>> check_backend("abacus")
+        Traceback (most recent call last):
+        dpflows.errors.InputError: backend must be None, loky, threading, sequential, dask or ray
+    """
+    if backend not in BACKENDS:
+        *names, last = (str(name) for name in BACKENDS)
+        raise InputError(f"backend must be {', '.join(names)} or {last}")
+
+
+def running(backend: str | None, jobs: int | None) -> Place:
+    """A backend, started if need be and stopped again if it was started here.
+
+    A Dask client or a Ray session that is there already is used and left as it is.
+
+    Example:
+        >>> with running("threading", 2) as run:
+        ...     list(run(pow, [(2, 3), (3, 2)]))
+        [8, 9]
+    """
+    check_backend(backend)
+    return BACKENDS[backend](backend, jobs)
+
+
+def _side_by_side(
+    backend: str | None,
+    jobs: int | None,
+    function: Callable[..., Any],
+    tasks: Iterable[tuple[Any, ...]],
+) -> Iterable[Any]:
+    # Without max_nbytes=None, large arrays are written to a temporary file for the workers
+    # to map: private rows would be on disk.
+    work = Parallel(n_jobs=jobs, backend=backend, max_nbytes=None, return_as="generator")
+    results: Iterable[Any] = work(delayed(function)(*task) for task in tasks)
+    return results
+
+
+def _own_client(distributed: Any, jobs: int | None) -> Any:
+    # Without a memory limit a worker never spills rows to disk.
+    return distributed.Client(
+        n_workers=_workers(jobs), threads_per_worker=1, memory_limit=None, dashboard_address=None
+    )
+
+
+def _workers(jobs: int | None) -> int:
+    return jobs if jobs is not None and jobs > 0 else os.cpu_count() or 1
+
+
+def _import(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise InputError(
+            f"backend {extra} needs the extra of that name; install dpflows[{extra}]"
+        ) from None
+
 
 #: What a worker hands back: no object, only what a file would hold.
 Described = tuple[dict[str, Any] | None, dict[str, np.ndarray], float]
@@ -278,3 +404,49 @@ def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise InputError(f"threshold must be a finite number, got {value}")
     return value
+
+
+INTERNAL_STAMP = "INTERNAL: this file must not be published; only its answers may"
+
+_THRESHOLDS = "thresholds"
+
+
+def written_members(
+    members: Sequence[Member],
+) -> tuple[list[dict[str, Any] | None], dict[str, np.ndarray]]:
+    """Headers by member, and all arrays under names that tell whose they are."""
+    described = [member.to_file() for member in members]
+    arrays = {
+        f"{i}/{name}": array
+        for i, (_, own, _) in enumerate(described)
+        for name, array in own.items()
+    }
+    thresholds = np.array([threshold for _, _, threshold in described], dtype=np.float64)
+    return [header for header, _, _ in described], arrays | {_THRESHOLDS: thresholds}
+
+
+def read_members(
+    headers: Any, arrays: dict[str, np.ndarray], *, expected: int, columns: int
+) -> list[Member]:
+    """Read back ``written_members``; the content may be hostile."""
+    thresholds = arrays[_THRESHOLDS]
+    if not isinstance(headers, list) or len(headers) != expected:
+        raise InputError("the file does not hold as many members as it states")
+    if thresholds.shape != (expected,) or np.isnan(thresholds).any():
+        raise InputError("the file does not hold a threshold for every member")
+    members = [
+        Member.from_file((header, _own(arrays, i), float(threshold)))
+        for i, (header, threshold) in enumerate(zip(headers, thresholds, strict=True))
+    ]
+    if any(member.columns not in (None, columns) for member in members):
+        raise InputError("the file's members do not have the columns of its schema")
+    return members
+
+
+def _own(arrays: dict[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
+    prefix = f"{index}/"
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }

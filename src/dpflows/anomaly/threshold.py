@@ -9,7 +9,15 @@ from jaxtyping import Bool, Float, Int64
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpflows.anomaly.rules import RULES, Task, Threshold, Wish, left_beside, moved, together
+from dpflows.anomaly.threshold_rules import (
+    RULES,
+    Task,
+    Threshold,
+    Wish,
+    left_beside,
+    moved,
+    together,
+)
 from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.charging import Payment, withdrawn_on_failure

@@ -104,9 +104,7 @@ def _attack(
     confidence: float,
     steps: int | None,
 ) -> "Finding":
-    from dpflows.evaluation.audit import audit_gradients, audit_step
-    from dpflows.evaluation.audit.game import Game
-    from dpflows.evaluation.audit.gradients import STEPS
+    from dpflows.evaluation.audit import STEPS, Game, audit_gradients, audit_step
     from dpflows.privacy.guarantee import Budget
     from dpflows.privacy.randomness import Entropy
 
@@ -147,8 +145,7 @@ def _attack_rows(
     *,
     internal: bool,
 ) -> "Finding":
-    from dpflows.evaluation.audit import audit_rows
-    from dpflows.evaluation.audit.game import Game
+    from dpflows.evaluation.audit import Game, audit_rows
     from dpflows.privacy.randomness import Entropy
 
     estimator = settings.make_estimator(None, declared, **given)
@@ -179,7 +176,7 @@ def lines(finding: "Finding") -> list[str]:
         >>> lines(Finding("step", 1.0, 1e-5, 0.9, 0.95, 9.0, 1000))[1]
         'Lower bound:  epsilon 0.900 at delta 1e-05 (confidence 0.95)'
     """
-    from dpflows.evaluation.audit.findings import INTERNAL_STAMP, MEANING
+    from dpflows.evaluation.audit import INTERNAL_STAMP, MEANING
 
     unit = "repetitions of a step on each side" if finding.way == "step" else "canaries"
     found = finding.details

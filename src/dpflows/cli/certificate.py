@@ -9,7 +9,7 @@ import typer
 from dpflows import __version__
 from dpflows.cli import output
 from dpflows.cli.settings import AsJson, Force, ModelFile, require_target
-from dpflows.display import displayable
+from dpflows.errors import displayable
 
 if TYPE_CHECKING:
     from dpflows.signatures import Signature

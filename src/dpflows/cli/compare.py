@@ -13,8 +13,8 @@ from dpflows.cli.settings import AsJson
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
-    from dpflows.evaluation.peers.bins import Columns
-    from dpflows.evaluation.peers.contest import Line
+    from dpflows.experiments.baselines.base import Columns
+    from dpflows.experiments.baselines.comparison import Line
     from dpflows.table.schema import Schema
 
 #: The share of the rows that is held out where no test file is named.
@@ -56,8 +56,13 @@ def compare(
     text: dict[str, str],
 ) -> None:
     """Compare methods at one budget on held-out rows; INTERNAL."""
-    from dpflows.evaluation.peers.base import require_finite
-    from dpflows.evaluation.peers.contest import Arena, check_methods, methods_for, missing_of
+    from dpflows.experiments.baselines.base import require_finite
+    from dpflows.experiments.baselines.comparison import (
+        Arena,
+        check_methods,
+        methods_for,
+        missing_of,
+    )
 
     settings.check_limits(epsilon=epsilon, delta=delta)
     require_finite(settings.budget_of(epsilon, settings.settle_delta(delta, 1), neighbours))
@@ -95,7 +100,7 @@ def _sides(
     rows: Path, test: Path | None, schema: "Schema", read: dict[str, Any]
 ) -> "tuple[Columns, Columns]":
     from dpflows.cli.tables import spoken
-    from dpflows.evaluation.peers.contest import split
+    from dpflows.experiments.baselines.comparison import split
     from dpflows.privacy.randomness import Entropy
     from dpflows.table.reading import read_table
 
@@ -107,7 +112,7 @@ def _sides(
 
 
 def _run(arena: Any, methods: tuple[str, ...], *, quiet: bool) -> "list[Line]":
-    from dpflows.evaluation.peers.contest import compare
+    from dpflows.experiments.baselines.comparison import compare
 
     total, lines = len(methods) + 2, []
     with output.counting("comparing", quiet=quiet) as advance:

@@ -27,7 +27,7 @@ def demo(
     import numpy as np
 
     from dpflows.estimators.flow import DPFlow
-    from dpflows.experiments.datasets import DATASETS, generate
+    from dpflows.experiments.data import DATASETS, generate
 
     places = _places(folder, force=force)
     screen = output.console(quiet=json)

@@ -130,7 +130,7 @@ def _tell(
     as_json: bool,
     place: str | None,
 ) -> None:
-    from dpflows.anomaly.storage import INTERNAL_STAMP
+    from dpflows.anomaly.members import INTERNAL_STAMP
 
     command = f"dpflows detect {target} rows.csv --output answers.csv"
     if place is not None:
@@ -154,7 +154,7 @@ def _tell(
 
 
 def _result(detector: "DPEnsembleDetector", target: Path) -> dict[str, Any]:
-    from dpflows.anomaly.storage import INTERNAL_STAMP
+    from dpflows.anomaly.members import INTERNAL_STAMP
 
     promise = detector.guarantee_
     return {

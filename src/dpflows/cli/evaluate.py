@@ -131,8 +131,8 @@ def _check(
 
 
 def _internal(subject: "Subject") -> dict[str, Any]:
-    from dpflows.evaluation.comparing import evaluate
     from dpflows.evaluation.measures import INTERNAL_STAMP
+    from dpflows.evaluation.report import evaluate
 
     return {
         "internal": True,
@@ -235,8 +235,8 @@ def _publish(contents: dict[Path, bytes], books: "Ledger", receipt: "Receipt", f
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    from dpflows.evaluation.comparing import MEASURES
     from dpflows.evaluation.private import noise_note
+    from dpflows.evaluation.report import MEASURES
     from dpflows.privacy.guarantee import Guarantee
 
     lines = list(found["stamps"])

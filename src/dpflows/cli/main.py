@@ -64,7 +64,7 @@ VERBS: dict[str, Verb] = {
     "budget": Verb("dpflows.cli.budget", "budget", "show clinic.ledger"),
     "certificate": Verb("dpflows.cli.certificate", "certificate", "model.dpflow"),
     "sign": Verb("dpflows.cli.sign", "sign", "model.dpflow --key curator.pem"),
-    "verify": Verb("dpflows.cli.verify", "verify", "model.dpflow --key curator.pub.pem"),
+    "verify": Verb("dpflows.cli.sign", "verify", "model.dpflow --key curator.pub.pem"),
     "account": Verb(
         "dpflows.cli.account",
         "account",

@@ -17,8 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpflows.display import displayable
-from dpflows.errors import BudgetError, InputError, TrainingError, place_of
+from dpflows.errors import BudgetError, InputError, TrainingError, displayable, place_of
 
 SUCCESS, UNEXPECTED, MISUSE, NO_BUDGET, NOT_TRAINED = 0, 1, 2, 3, 4
 INTERRUPTED, PIPE_CLOSED = 130, 141

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from dpflows.cli import output, settings
 from dpflows.cli.settings import AsJson
-from dpflows.display import displayable
+from dpflows.errors import displayable
 
 if TYPE_CHECKING:
     from dpflows.pipeline.plan import Plan

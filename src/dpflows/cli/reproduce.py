@@ -14,9 +14,7 @@ from dpflows.cli.settings import AsJson
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
-    from dpflows.experiments.reporting import Sheet
-    from dpflows.experiments.running import Experiment, Job
-    from dpflows.experiments.shelf import Desk
+    from dpflows.experiments.running import Desk, Experiment, Job, Sheet
 
 #: Names the folder of the real tables where no option does.
 DATA_VARIABLE = "DPFLOWS_DATA"
@@ -44,7 +42,7 @@ def reproduce(
 ) -> None:
     """Run an experiment of the paper; a stopped run goes on."""
     from dpflows.experiments.catalogue import EXPERIMENTS, experiments_called
-    from dpflows.experiments.shelf import Desk
+    from dpflows.experiments.running import Desk
 
     if list_only:
         _show_list(list(EXPERIMENTS.values()), as_json)
@@ -78,7 +76,7 @@ def _run(
     *,
     quiet: bool,
 ) -> list[dict[str, Any]]:
-    from dpflows.experiments import reporting, running
+    from dpflows.experiments import running
 
     screen = output.console(quiet=quiet)
     output.say(screen, experiment.title)
@@ -95,15 +93,15 @@ def _run(
             parallel=jobs or running.EVERY_CORE,
             progress=told,
         )
-    made = reporting.provenance(command)
+    made = running.provenance(command)
     pictures = experiment.draw(found, desk, desk.output)
-    tables = reporting.write_tables(
+    tables = running.write_tables(
         desk.output, experiment.name, experiment.title, found, made, pictures
     )
-    for sheet in reporting.sheets(found):
+    for sheet in running.sheets(found):
         screen.print(_table(sheet))
     output.say(screen, "wrote " + ", ".join(str(path) for path in [*tables, *pictures]))
-    return reporting.cells(found)
+    return running.cells(found)
 
 
 def _table(sheet: "Sheet") -> Table:
@@ -135,7 +133,7 @@ def _data_folder(given: Path | None) -> Path | None:
 
 def _drawn(names: Sequence[str], place: Path, *, quiet: bool) -> Path:
     """A folder beside the results, with fresh rows of those sets that are generated."""
-    from dpflows.experiments.datasets import DATASETS, draw_into
+    from dpflows.experiments.data import DATASETS, draw_into
 
     folder = place / "data"
     for path in draw_into(folder, [name for name in names if name in DATASETS]):
@@ -144,8 +142,8 @@ def _drawn(names: Sequence[str], place: Path, *, quiet: bool) -> Path:
 
 
 def _downloaded(names: Sequence[str], *, quiet: bool) -> Path:
-    from dpflows.caching import cache_folder
     from dpflows.experiments.downloads import SOURCES, download
+    from dpflows.files import cache_folder
 
     screen = output.console(quiet=quiet)
     sources = [source for name in names for source in SOURCES[name]]

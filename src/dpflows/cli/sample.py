@@ -76,14 +76,14 @@ def read_conditions(words: list[str]) -> dict[str, str]:
 
 
 def _escaping(write: "Write") -> "Write":
-    from dpflows.cli.formulas import escaped
+    from dpflows.cli.tables import escaped
 
     return lambda rows: write(escaped(rows))
 
 
 def _warnings(fitted: Any) -> list[str]:
     """What somebody should know who opens the file in a spreadsheet."""
-    from dpflows.cli.formulas import columns_with_formulas
+    from dpflows.cli.tables import columns_with_formulas
 
     if not (found := columns_with_formulas(fitted.encoding_.schema)):
         return []

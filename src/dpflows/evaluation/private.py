@@ -17,8 +17,7 @@ import numpy as np
 from dpflows.errors import InputError
 from dpflows.evaluation.coding import Coding
 from dpflows.evaluation.fidelity import BINS, largest_gap, total_variation
-from dpflows.evaluation.likelihood import LogLikelihood, public_range
-from dpflows.evaluation.measures import Figures, Subject
+from dpflows.evaluation.measures import Figures, LogLikelihood, Subject, public_range
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.accounting.registry import Spending
 from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent

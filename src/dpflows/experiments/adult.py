@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import final
 
-from dpflows.evaluation.peers import TooSlow
-from dpflows.evaluation.peers.contest import DISCRETISED, OURS, REAL, Arena, Line
-from dpflows.experiments.running import Experiment, Job, Measurement
-from dpflows.experiments.shelf import Desk
-from dpflows.experiments.tables import ADULT_SCHEMA, read_adult
+from dpflows.experiments.baselines import TooSlow
+from dpflows.experiments.baselines.comparison import DISCRETISED, OURS, REAL, Arena, Line
+from dpflows.experiments.data import ADULT_SCHEMA, read_adult
+from dpflows.experiments.running import Desk, Experiment, Job, Measurement
 from dpflows.privacy.guarantee import Budget
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Schema

@@ -2,14 +2,10 @@
 
 from dpflows.errors import InputError
 from dpflows.experiments.adult import Adult
-from dpflows.experiments.detection import AnomalyROC, LabelledAnomalies
-from dpflows.experiments.downstream import Downstream
-from dpflows.experiments.likelihoods import Likelihoods
-from dpflows.experiments.pictures import Histograms, Planes
-from dpflows.experiments.recipe_parts import RecipeParts
+from dpflows.experiments.anomalies import AnomalyROC, EnsembleVotes, LabelledAnomalies
+from dpflows.experiments.likelihoods import Downstream, Histograms, Likelihoods, Planes
+from dpflows.experiments.recipe_studies import Accountants, RecipeParts
 from dpflows.experiments.running import Experiment
-from dpflows.experiments.spending import Accountants
-from dpflows.experiments.voting import EnsembleVotes
 
 _PRIORS = ("ours", "ours-flow", "private-prior", "public-prior", "dp-mog", "dp-mog-10")
 

@@ -1,4 +1,9 @@
-"""Test log-likelihoods against epsilon: the tables of the paper."""
+"""Test log-likelihoods against epsilon: the tables of the paper.
+
+Synthetic rows put to work: learners trained on them and tested on real ones.
+
+Synthetic Life Science rows beside real ones: histograms by column, and principal planes.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,13 +11,16 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
+from scipy.stats import ks_2samp
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.neighbors import KNeighborsRegressor
+from threadpoolctl import threadpool_limits
 
-from dpflows.evaluation.curves import against_epsilon
+from dpflows.evaluation.plots import against_epsilon, column_histograms, principal_planes
+from dpflows.experiments.data import TableRows
 from dpflows.experiments.methods import METHODS
-from dpflows.experiments.paper import published
-from dpflows.experiments.reporting import curves_of
-from dpflows.experiments.running import Experiment, Job, Measurement
-from dpflows.experiments.shelf import Desk, Kept
+from dpflows.experiments.paper_recipe import published
+from dpflows.experiments.running import Desk, Experiment, Job, Kept, Measurement, curves_of
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import Event
 
@@ -120,4 +128,175 @@ class Likelihoods(Experiment):
         """Likelihood against epsilon, with the paper's figures beside ours."""
         path = folder / f"{self.name}.png"
         against_epsilon(curves_of(found), path, label="test log-likelihood", title=self.title)
+        return [path]
+
+
+REAL_ROWS = "real-rows"
+NEIGHBOURS = 3
+
+
+def prediction_errors(train: TableRows, test: TableRows) -> dict[str, float]:
+    """Mean squared errors of predicting the last column, in units of its variance.
+
+    Example:
+        >>> rows = np.random.default_rng().normal(size=(200, 3))
+        >>> sorted(prediction_errors(rows, rows))
+        ['boosting MSE', 'k-NN MSE']
+    """
+    learners = {
+        "k-NN MSE": KNeighborsRegressor(NEIGHBOURS),
+        "boosting MSE": HistGradientBoostingRegressor(),
+    }
+    unit = float(test[:, -1].var())
+    # beside other work the threads of boosting mostly wait for each other
+    with threadpool_limits(1):
+        return {
+            name: _error(learner.fit(train[:, :-1], train[:, -1]), test) / unit
+            for name, learner in learners.items()
+        }
+
+
+def distances(real: TableRows, synthetic: TableRows) -> dict[str, float]:
+    """How far columns and pairs of columns are apart; 0 is alike, 1 as far as can be.
+
+    A column's distance is the largest difference of the distribution functions, a pair's
+    half the difference of the correlations; both are averaged.
+
+    Example:
+        >>> rows = np.random.default_rng().normal(size=(100, 2))
+        >>> distances(rows, rows)
+        {'marginal distance': 0.0, 'pair distance': 0.0}
+    """
+    columns = [ks_2samp(a, b).statistic for a, b in zip(real.T, synthetic.T, strict=True)]
+    upper = np.triu_indices(real.shape[1], 1)
+    gap = np.abs(np.corrcoef(real.T) - np.corrcoef(synthetic.T))[upper]
+    return {
+        "marginal distance": float(np.mean(columns)),
+        "pair distance": float(gap.mean() / 2) if gap.size else 0.0,
+    }
+
+
+def _error(
+    learner: "KNeighborsRegressor | HistGradientBoostingRegressor", test: TableRows
+) -> float:
+    return float(np.mean((learner.predict(test[:, :-1]) - test[:, -1]) ** 2))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Downstream(Experiment):
+    """Regression of the last Life Science column, trained on synthetic rows."""
+
+    name: str = "downstream"
+    title: str = "Predicting the last Life Science column from synthetic rows"
+    epsilons: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    folds: int = 10
+    methods: tuple[str, ...] = (
+        "ours",
+        "dp-mog",
+        "mixture-without-privacy",
+        "flow-without-privacy",
+        "paper-recipe",
+    )
+
+    def jobs(self, folds: int, epsilons: Sequence[float]) -> list[Job]:
+        """The real rows first: the level to reach."""
+        real = [Job("life-science", REAL_ROWS, fold, ()) for fold in range(1, folds + 1)]
+        return real + pieces("life-science", self.methods, folds, epsilons)
+
+    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+        """As many synthetic rows as there were real ones."""
+        table = desk.table(job.dataset)
+        train, test = table.split(job.fold)
+        if job.method == REAL_ROWS:
+            return [without_model(job, *item) for item in _figures(train, test).items()]
+        return [
+            measured(job, kept, table.delta, *item)
+            for kept in desk.models(job.dataset, job.method, job.fold, job.epsilons)
+            for item in _figures(kept.model.sample(len(train)), test).items()
+        ]
+
+    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+        """The error of each learner against epsilon."""
+        paths = []
+        for measure in ("k-NN MSE", "boosting MSE"):
+            paths.append(folder / f"{self.name}-{measure.split()[0].lower()}.png")
+            label = f"{measure} on real rows, in variances"
+            against_epsilon(curves_of(found, measure), paths[-1], label=label, title=self.title)
+        return paths
+
+
+def _figures(train: TableRows, test: TableRows) -> dict[str, float]:
+    return prediction_errors(train, test) | distances(test, train)
+
+
+DATASET = "life-science"
+METHODS_SHOWN = ("ours", "dp-mog")
+
+
+class Shown(Experiment):
+    """Synthetic rows of the first fold, drawn beside the real ones; pictures are NOT PRIVATE."""
+
+    def jobs(self, folds: int, epsilons: Sequence[float]) -> list[Job]:
+        """Both methods at every budget."""
+        return pieces(DATASET, METHODS_SHOWN, folds, epsilons)
+
+    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+        """What the eye will see, as numbers: distances of columns and of pairs."""
+        table = desk.table(job.dataset)
+        train, test = table.split(job.fold)
+        return [
+            measured(job, kept, table.delta, *item)
+            for kept in desk.models(job.dataset, job.method, job.fold, job.epsilons)
+            for item in distances(test, kept.model.sample(len(train))).items()
+        ]
+
+
+def synthetic(desk: Desk, method: str, epsilon: float, rows: int) -> TableRows:
+    """TableRows of the first fold's model, by the moments accountant where there are two."""
+    return desk.models(DATASET, method, 1, [epsilon])[0].model.sample(rows)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Histograms(Shown):
+    """Every column's histogram, synthetic over real."""
+
+    name: str = "histograms"
+    title: str = "Columns of Life Science, synthetic over real"
+    epsilons: tuple[float, ...] = (0.5, 0.6)
+    folds: int = 1
+
+    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+        """One picture per budget: ours above, DP-MoG below."""
+        real = desk.table(DATASET).split(1)[0]
+        paths = []
+        for epsilon in sorted({f.epsilon for f in found if f.epsilon is not None}):
+            drawn = {m: synthetic(desk, m, epsilon, len(real)) for m in METHODS_SHOWN}
+            paths.append(folder / f"{self.name}-{epsilon:g}.png")
+            column_histograms(real, drawn, paths[-1], title=f"{self.title}, epsilon {epsilon:g}")
+        return paths
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Planes(Shown):
+    """Two principal components, as in the paper."""
+
+    name: str = "pca"
+    title: str = "Life Science on its two principal components"
+    epsilons: tuple[float, ...] = (2.0, 4.0, 6.0)
+    folds: int = 1
+
+    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+        """A row of pictures per method, the real rows at the end."""
+        real = desk.table(DATASET).split(1)[0]
+        epsilons = sorted({f.epsilon for f in found if f.epsilon is not None})
+        drawn = {
+            f"{method}, epsilon {epsilon:g}": synthetic(desk, method, epsilon, len(real))
+            for method in METHODS_SHOWN
+            for epsilon in epsilons
+        }
+        path = folder / f"{self.name}.png"
+        principal_planes(real, drawn, path, title=self.title, across=len(epsilons))
         return [path]

@@ -19,9 +19,8 @@ from dpflows.estimators.density import DPDensity
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.gaussian import DPGaussian
 from dpflows.estimators.mixture import DPGaussianMixture
-from dpflows.experiments.paper import COMPONENTS, published
-from dpflows.experiments.tables import RealTable, Rows, Vector
-from dpflows.experiments.trajectory import recipe_models
+from dpflows.experiments.data import RealTable, TableRows, Vector
+from dpflows.experiments.paper_recipe import COMPONENTS, published, recipe_models
 from dpflows.models.architectures import Architecture
 from dpflows.models.distributions import Mixture
 
@@ -53,7 +52,7 @@ class Method(abc.ABC):
     ) -> Iterator[Fit]:
         """Fit to the training rows of one fold."""
 
-    def log_density(self, model: Any, rows: Rows) -> np.ndarray:
+    def log_density(self, model: Any, rows: TableRows) -> np.ndarray:
         """Of test rows, in the table's units."""
         return model.score_samples(rows)
 
@@ -73,7 +72,7 @@ class OneByOne(Method):
 
     @abc.abstractmethod
     def estimator(
-        self, dataset: str, table: RealTable, rows: Rows, setting: Setting
+        self, dataset: str, table: RealTable, rows: TableRows, setting: Setting
     ) -> DensityEstimator:
         """What to fit; a private method looks at nothing but the table's declarations."""
 
@@ -94,7 +93,7 @@ class Ours(OneByOne):
     settings_for: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def estimator(
-        self, dataset: str, table: RealTable, rows: Rows, setting: Setting
+        self, dataset: str, table: RealTable, rows: TableRows, setting: Setting
     ) -> DensityEstimator:
         """Built from public declarations alone."""
         bounds = (table.low, table.high)
@@ -118,7 +117,7 @@ class WithoutPrivacy(OneByOne):
         return [Setting("none", math.inf)]
 
     def estimator(
-        self, dataset: str, table: RealTable, rows: Rows, setting: Setting
+        self, dataset: str, table: RealTable, rows: TableRows, setting: Setting
     ) -> DensityEstimator:
         """With an infinite epsilon."""
         given = dict(self.settings_of_estimator)
@@ -169,7 +168,7 @@ class DPMoG(OneByOne):
     components: int | None = None
 
     def estimator(
-        self, dataset: str, table: RealTable, rows: Rows, setting: Setting
+        self, dataset: str, table: RealTable, rows: TableRows, setting: Setting
     ) -> DensityEstimator:
         """In the ball that holds all rows, as the original scales them."""
         return DPGaussianMixture(
@@ -183,7 +182,7 @@ class DPMoG(OneByOne):
             allow_large_delta=True,
         )
 
-    def log_density(self, model: Any, rows: Rows) -> np.ndarray:
+    def log_density(self, model: Any, rows: TableRows) -> np.ndarray:
         """Without the background, which the original lacks and its worst fits would profit from."""
         normaliser = model.density_.normaliser
         volume = np.log(normaliser.scale).sum()
@@ -195,7 +194,7 @@ class PublicPrior(OneByOne):
     """A flow whose prior was fitted without privacy and is taken for public, as in the paper."""
 
     def estimator(
-        self, dataset: str, table: RealTable, rows: Rows, setting: Setting
+        self, dataset: str, table: RealTable, rows: TableRows, setting: Setting
     ) -> DensityEstimator:
         """The prior sees the rows. NOT PRIVATE."""
         box = (table.low, table.high)
@@ -205,7 +204,7 @@ class PublicPrior(OneByOne):
         return DPFlow(setting.epsilon, table.delta, bounds=box, prior=prior, allow_large_delta=True)
 
 
-def paper_box(table: RealTable, rows: Rows) -> tuple[Vector, Vector]:
+def paper_box(table: RealTable, rows: TableRows) -> tuple[Vector, Vector]:
     """The cube around the ball that the paper scales rows into. NOT PRIVATE: read from the rows.
 
     Life Science comes in such a ball; elsewhere columns are standardised first.

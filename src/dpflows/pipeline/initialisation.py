@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from dpflows.caching import keep_compiled_programs
 from dpflows.errors import InputError
+from dpflows.files import keep_compiled_programs
 from dpflows.models.architectures import Architecture
 from dpflows.models.bijections import with_act_norms
 from dpflows.models.density import Defended

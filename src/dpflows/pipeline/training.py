@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpflows.caching import keep_compiled_programs
 from dpflows.errors import InputError
+from dpflows.files import keep_compiled_programs
 from dpflows.models.architectures import Architecture
 from dpflows.models.autoregressive import NAME, CellShape
 from dpflows.pipeline.defaults import (

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from dpflows.display import displayable
-from dpflows.errors import InputError
+from dpflows.errors import InputError, displayable
 from dpflows.privacy.events import (
     NEIGHBOURS,
     Event,

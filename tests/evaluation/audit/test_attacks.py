@@ -14,10 +14,17 @@ import pytest
 
 from dpflows import DPFlow, DPGaussian, DPHistogram
 from dpflows.errors import InputError
-from dpflows.evaluation.audit import audit_gradients, audit_rows, audit_step, made_up_table
-from dpflows.evaluation.audit.findings import Finding
-from dpflows.evaluation.audit.game import Game
-from dpflows.evaluation.audit.rows import Watched, by_updates, learn_with_nulls
+from dpflows.evaluation.audit import (
+    Finding,
+    Game,
+    Watched,
+    audit_gradients,
+    audit_rows,
+    audit_step,
+    by_updates,
+    learn_with_nulls,
+    made_up_table,
+)
 from dpflows.models.architectures import Architecture
 from dpflows.models.density import Density
 from dpflows.privacy.guarantee import Budget

@@ -7,14 +7,14 @@ import pytest
 from scipy import stats
 
 from dpflows.errors import InputError
-from dpflows.evaluation.audit.bounds import (
+from dpflows.evaluation.audit import (
+    Game,
     expected_bound,
     lower_bound,
     p_value,
     planned_guesses,
     separation,
 )
-from dpflows.evaluation.audit.game import Game
 from dpflows.privacy.accounting.gdp import GaussianProfile
 
 

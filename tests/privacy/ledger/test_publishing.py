@@ -17,13 +17,13 @@ import json, os, sys
 from pathlib import Path
 from dpflows.errors import InputError
 from dpflows.privacy.events import PureEvent, Sensitivity
-from dpflows.privacy.ledger import Ledger, publish, publishing
+from dpflows.privacy.ledger import Ledger, ledger as ledgers, publish
 folder, contents, names, bug = Path(sys.argv[1]), *map(json.loads, sys.argv[2:4]), sys.argv[4]
 ledger = Ledger(folder / "clinic.ledger")
 event = PureEvent(epsilon=Sensitivity.uniformly(0.1))
 receipt = ledger.reserve([event], purpose="report", run="night-7")
 if bug == "one pending name":
-    publishing._new_pending = lambda path, run: Path(path).with_name(".pending.out")
+    ledgers._new_pending = lambda path, run: Path(path).with_name(".pending.out")
 told, ready, gate = os.pipe(), os.pipe(), os.pipe()
 
 def work(content, name):

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dpflows.display import is_displayable
-from dpflows.errors import InputError
+from dpflows.errors import InputError, is_displayable
 from dpflows.privacy.accounting.base import Accountant, Approximated, Profile, tally
 from dpflows.privacy.accounting.gdp import GDPAccountant, GDPCLTAccountant, ZCDPAccountant
 from dpflows.privacy.accounting.pld import PLDAccountant

@@ -1,0 +1,416 @@
+"""Which part a row belongs to: decided by a secret key and by the row itself, nothing else.
+
+An ensemble is private because one row reaches one part. That fails if rows are dealt out
+by rank, by a shuffle or in turn, since a row that leaves then moves others along. Here
+every row finds its part alone.
+
+How the number of votes becomes a yes or no, and what that costs.
+
+A mechanism is one class and one line in ``MECHANISMS``.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from dpflows.anomaly.query_budget import Meter
+from dpflows.errors import InputError
+from dpflows.privacy.events import (
+    Event,
+    Neighbours,
+    PureEvent,
+    Sensitivity,
+    VoteEvent,
+    check_at_least,
+    check_choice,
+    check_positive,
+)
+from dpflows.privacy.mechanisms import SparseVector, noisy_vote
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.reading import Table
+
+Way = Literal["position", "content"]
+
+_KEY_BYTES = 32
+_WORD_BYTES = 8
+_MOST_NOMINAL = 1000
+
+Rows = Float64[np.ndarray, "rows columns"]
+Parts = Int64[np.ndarray, " rows"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """A keyed map from rows to parts.
+
+    Attributes:
+        parts: How many there are.
+        way: ``position``: a keyed stream of random words, one for each place in the
+            table. ``content``: a keyed hash of the row's own bytes, so that equal rows
+            share a part.
+        key: Secret, drawn for one fit and never kept. It is no source of privacy; it
+            keeps people who know the rule from crowding into one part.
+
+    Guarantee:
+        Blanking or replacing the row at a position, or adding or removing a row by its
+        content, leaves every other row in its part. ``sensitivity`` says how many parts
+        one person can therefore reach.
+
+    Example:
+        >>> drawn = Assignment.drawn(4, "zero-out", Entropy.from_os())
+        >>> bool((drawn.of(np.zeros((6, 2))) < 4).all()), drawn.sensitivity.zero_out
+        (True, 1.0)
+    """
+
+    parts: int
+    way: Way
+    key: bytes = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_at_least("k", self.parts, 1)
+
+    @classmethod
+    def drawn(cls, parts: int, neighbours: Neighbours, entropy: Entropy) -> "Assignment":
+        """A fresh assignment whose sensitivity is 1 under ``neighbours``."""
+        return cls(
+            parts, way_for(neighbours), entropy.bytes("batch-rows", step=0, count=_KEY_BYTES)
+        )
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """How many parts one person can reach, hence how many votes one can turn."""
+        return votes_turned(self.parts, self.way)
+
+    def of(self, rows: Rows) -> Parts:
+        """The part of each row.
+
+        Args:
+            rows: Cells inside their bounds, before any dither: a row must find its part
+                again wherever it stands.
+        """
+        words = self._by_position(len(rows)) if self.way == "position" else self._by_content(rows)
+        # The remainder favours no part by more than parts / 2^64.
+        return (np.frombuffer(words, dtype="<u8") % np.uint64(self.parts)).astype(np.int64)
+
+    def _by_position(self, count: int) -> bytes:
+        # A longer output of this function begins with the shorter one, so a word depends
+        # on its place and on the key alone.
+        return hashlib.shake_128(self.key).digest(_WORD_BYTES * count)
+
+    def _by_content(self, rows: Rows) -> bytes:
+        # Zero has two signs; the sum has one.
+        content = memoryview((rows + 0.0).astype("<f8").tobytes())
+        width = _WORD_BYTES * rows.shape[1]
+        hashed = hashlib.blake2b
+        return b"".join(
+            [
+                hashed(content[start : start + width], digest_size=8, key=self.key).digest()
+                for start in range(0, len(content), width)
+            ]
+        )
+
+
+def split(
+    table: Table, parts: int, neighbours: Neighbours, entropy: Entropy
+) -> list[Float64[np.ndarray, "_ columns"]]:
+    """The rows of each part, moved into their bounds.
+
+    Example:
+        >>> from dpflows.table.reading import read_table
+        >>> from dpflows.table.schema import Schema
+        >>> table = read_table(np.zeros((6, 2)), Schema.from_bounds([0, 0], 1))
+        >>> sum(len(part) for part in split(table, 4, "zero-out", Entropy.from_os()))
+        6
+    """
+    rows = np.clip(table.matrix, table.schema.lows(), table.schema.highs())
+    part_of = Assignment.drawn(parts, neighbours, entropy).of(rows)
+    return [rows[part_of == part] for part in range(parts)]
+
+
+def nominal_rows(table: Table, parts: int, neighbours: Neighbours) -> int:
+    """As many rows as a part has, up to a round number, which it is where rows are hidden."""
+    if neighbours == "add-remove":
+        return _MOST_NOMINAL
+    if table.rows < 2 * parts:
+        raise InputError(
+            f"k must be at most half the number of rows, got {parts} for {table.rows}; parts "
+            "would be empty"
+        )
+    return min(table.rows // parts, _MOST_NOMINAL)
+
+
+def way_for(neighbours: Neighbours) -> Way:
+    """How rows must be assigned so that one person reaches one part.
+
+    Example:
+        >>> way_for("add-remove")
+        'content'
+    """
+    return "content" if neighbours == "add-remove" else "position"
+
+
+def votes_turned(parts: int, way: Way) -> Sensitivity:
+    """How many votes one person can turn, by neighbour relation.
+
+    By position, a removed row moves all later rows, so every vote may turn. By content,
+    a replaced row leaves one part and joins another.
+
+    Example:
+        >>> votes_turned(10, "content").replace_one
+        2.0
+    """
+    by_position = Sensitivity(zero_out=1.0, add_remove=float(parts), replace_one=1.0)
+    by_content = Sensitivity(zero_out=1.0, add_remove=1.0, replace_one=min(2.0, float(parts)))
+    return by_position if way == "position" else by_content
+
+
+#: Takes how many members say normal; tells whether the row is normal.
+Ask = Callable[[int], bool]
+
+_PURPOSE = "vote"
+#: Beyond these lies a typing mistake, or a file that would keep its reader busy.
+_MOST = 2_000
+_LEAST = 1e-4
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What is asked of a mechanism, all of it public.
+
+    Attributes:
+        voters: How many members vote.
+        epsilon: Of one charge.
+        neighbours: Which change of one person's data is hidden.
+        alarms: After how many reported anomalies a stream ends.
+
+    Example:
+        >>> Terms(10, 0.1, "zero-out", 1).sensitivity.zero_out
+        1.0
+    """
+
+    voters: int
+    epsilon: float
+    neighbours: Neighbours
+    alarms: int
+
+    def __post_init__(self) -> None:
+        check_positive("epsilon_per_query", self.epsilon)
+        for name, number in (("k", self.voters), ("alarms", self.alarms)):
+            check_at_least(name, number, 1)
+            if number > _MOST:
+                raise InputError(f"{name} must be at most {_MOST:,}, got {number:,}")
+        if self.epsilon < _LEAST:
+            raise InputError(f"epsilon_per_query must be at least {_LEAST:g}, got {self.epsilon}")
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """How many votes one person can turn."""
+        return votes_turned(self.voters, way_for(self.neighbours))
+
+
+class Mechanism(abc.ABC):
+    """Turns votes into answers against a meter.
+
+    Attributes:
+        charge: What one charge buys, in words.
+
+    Guarantee:
+        ``admitted`` has charged, durably, for every answer before the answer exists.
+        Votes are neither kept nor shown.
+    """
+
+    charge: ClassVar[str]
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    @property
+    @abc.abstractmethod
+    def price(self) -> Event:
+        """What one charge costs."""
+
+    @abc.abstractmethod
+    def admitted(
+        self, meter: Meter, count: int, entropy: Entropy
+    ) -> contextlib.AbstractContextManager[Ask]:
+        """Leave to answer ``count`` questions, or a ``BudgetError`` before any is looked at."""
+
+    @abc.abstractmethod
+    def guaranteed(self, meter: Meter) -> int:
+        """How many more questions will be answered whatever the answers are."""
+
+
+class _SingleVote(Mechanism):
+    """Every answer is charged by itself."""
+
+    charge: ClassVar[str] = "one answer"
+    law: ClassVar[Any]
+
+    @property
+    def price(self) -> Event:
+        terms = self._terms
+        return VoteEvent(
+            voters=terms.voters,
+            epsilon=terms.epsilon,
+            law=self.law,
+            sensitivity=terms.sensitivity,
+            purpose=_PURPOSE,
+        )
+
+    @contextlib.contextmanager
+    def admitted(self, meter: Meter, count: int, entropy: Entropy) -> Iterator[Ask]:
+        numbers = iter(range(first := meter.charge(count), first + count))
+        yield lambda votes: self._answer(votes, next(numbers), entropy)
+
+    def guaranteed(self, meter: Meter) -> int:
+        return meter.remaining()
+
+    def _answer(self, votes: int, number: int, entropy: Entropy) -> bool:
+        return noisy_vote(
+            votes,
+            self._terms.voters,
+            epsilon=self._terms.epsilon,
+            law=self.law,
+            sensitivity=self._terms.sensitivity,
+            entropy=entropy,
+            # A test seed gives equal noise to equal purposes.
+            purpose=f"{_PURPOSE} {number}",
+        ).value
+
+
+@final
+class Exponential(_SingleVote):
+    """The exponential mechanism of the original algorithm.
+
+    Example:
+        >>> Exponential(Terms(10, 0.1, "zero-out", 1)).price.law
+        'exponential'
+    """
+
+    law: ClassVar[Any] = "exponential"
+
+
+@final
+class Geometric(_SingleVote):
+    """The majority after two-sided geometric noise on the number of votes.
+
+    Example:
+        >>> Geometric(Terms(10, 0.1, "zero-out", 1)).price.law
+        'geometric'
+    """
+
+    law: ClassVar[Any] = "geometric"
+
+
+@final
+class SparseVectorStream(Mechanism):
+    """A stream of questions that is paid once and ends after ``alarms`` anomalies.
+
+    Answers of normal are free within a stream. A stream lives in one process: after
+    loading, and in every other process, the first question opens another one.
+
+    Guarantee:
+        A stream is charged before its first question. How many were opened follows from
+        the answers, which are released anyhow.
+
+    Example:
+        >>> from dpflows.privacy.guarantee import Budget
+        >>> stream = SparseVectorStream(Terms(100, 0.5, "zero-out", 1))
+        >>> meter = Meter(Budget(1.0, 1e-9), stream.price, "pld")
+        >>> with stream.admitted(meter, 2, Entropy.from_os()) as ask:
+        ...     [ask(100), ask(100)]
+        [True, True]
+        >>> meter.taken(), stream.guaranteed(meter)
+        (1, 2)
+    """
+
+    charge: ClassVar[str] = "one stream of answers, until it has reported its anomalies"
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
+        self._stream: SparseVector | None = None
+        self._alarms_left, self._process = 0, os.getpid()
+
+    @property
+    def price(self) -> Event:
+        """A stream is pure, and no more is known about it."""
+        epsilon, turned = self._terms.epsilon, self._terms.sensitivity
+        by_relation = (turned.zero_out, turned.add_remove, turned.replace_one)
+        return PureEvent(
+            epsilon=Sensitivity(*(epsilon * votes for votes in by_relation)), purpose="stream"
+        )
+
+    @contextlib.contextmanager
+    def admitted(self, meter: Meter, count: int, entropy: Entropy) -> Iterator[Ask]:
+        """Held until all are answered: another thread could otherwise end the stream."""
+        before = self._stream
+        try:
+            with meter.held():
+                meter.require(self._streams_for(count))
+                yield lambda votes: self._answer(votes, meter, entropy)
+        except BaseException:
+            # Books may take back what was written on a page that ends with an error, and a
+            # stream that nobody paid for must not be asked again.
+            if self._stream is not before:
+                self._stream, self._alarms_left = None, 0
+            raise
+
+    def guaranteed(self, meter: Meter) -> int:
+        """All answers might be anomalies, so a stream counts for ``alarms`` answers."""
+        with meter.held():
+            return self._left() + self._terms.alarms * meter.remaining()
+
+    def _streams_for(self, count: int) -> int:
+        """How many must be opened if every answer is an anomaly."""
+        return -(-max(count - self._left(), 0) // self._terms.alarms)
+
+    def _left(self) -> int:
+        """Anomalies that the open stream may still report; none in a forked process."""
+        return self._alarms_left if self._process == os.getpid() else 0
+
+    def _answer(self, votes: int, meter: Meter, entropy: Entropy) -> bool:
+        if self._stream is None or self._left() == 0:
+            self._stream = self._opened(meter.charge(1), entropy)
+            self._alarms_left, self._process = self._terms.alarms, os.getpid()
+        is_anomaly = self._stream.exceeds(float(self._terms.voters - votes))
+        self._alarms_left -= is_anomaly
+        return not is_anomaly
+
+    def _opened(self, number: int, entropy: Entropy) -> SparseVector:
+        terms = self._terms
+        return SparseVector(
+            terms.voters / 2,
+            sensitivity=terms.sensitivity,
+            epsilon=terms.epsilon,
+            positives=terms.alarms,
+            entropy=entropy,
+            purpose=f"stream {number}",
+        )
+
+
+MECHANISMS: dict[str, type[Mechanism]] = {
+    "exponential": Exponential,
+    "geometric": Geometric,
+    "sparse-vector": SparseVectorStream,
+}
+
+
+def mechanism_for(name: str, terms: Terms) -> Mechanism:
+    """The mechanism of that name.
+
+    Example:
+        >>> mechanism_for("coin", Terms(10, 0.1, "zero-out", 1))
+        Traceback (most recent call last):
+        dpflows.errors.InputError: mechanism must be one of exponential, geometric, ...
+    """
+    check_choice("mechanism", name, tuple(MECHANISMS))
+    return MECHANISMS[name](terms)

@@ -1,0 +1,12 @@
+"""Methods of others that ours are compared with; a new one is one file and one line."""
+
+from dpflows.experiments.baselines.aim import AIM
+from dpflows.experiments.baselines.base import Peer, TooSlow
+from dpflows.experiments.baselines.mst import MST
+from dpflows.experiments.baselines.smartnoise import SmartNoiseAIM, SmartNoiseMST
+
+PEERS: dict[str, type[Peer]] = {
+    peer.name: peer for peer in (MST, AIM, SmartNoiseMST, SmartNoiseAIM)
+}
+
+__all__ = ["PEERS", "Peer", "TooSlow"]

@@ -1,0 +1,205 @@
+"""MST: noisy counts along a tree of pairs that is chosen in private.
+
+McKenna, Miklau and Sheldon, "Winning the NIST contest: a scalable and general approach to
+differentially private synthetic data" (2021), written from the paper.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Int64
+
+from dpflows.experiments.baselines.base import (
+    Binned,
+    Clique,
+    Clock,
+    Codes,
+    Counts,
+    Measured,
+    Peer,
+    cells_of,
+    exact_counts,
+    fit_graph,
+    places,
+)
+from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.events import BoundedRangeEvent, Event, GaussianEvent, Sensitivity
+from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.mechanisms import exponential_mechanism, noisy_marginals
+from dpflows.privacy.mechanisms.histograms import marginals_sensitivity
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.schema import Schema
+
+#: A row moves the L1 distance of a table of counts from given ones by so much.
+DISTANCE = Sensitivity(zero_out=1.0, add_remove=1.0, replace_one=2.0)
+#: Bins whose count is within so many standard deviations of nothing are joined.
+_THRESHOLD = 3.0
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MST(Peer):
+    """Counts of each column, of a spanning tree of pairs, and what a graph makes of them.
+
+    A third of the budget, in zero-concentrated privacy, goes to each of: the columns' counts,
+    the choice of the tree by how far pairs are from independence, and the pairs' counts.
+
+    Example:
+        >>> MST().missing() is None or "install" in MST().missing()
+        True
+    """
+
+    name: ClassVar[str] = "mst"
+    title: ClassVar[str] = "MST"
+    needs: ClassVar[str] = "mbi"
+
+    def events(self, schema: Schema, budget: Budget) -> tuple[Event, ...]:
+        """Two releases of counts, and a choice for each branch of the tree."""
+        columns = len(schema.columns)
+        return _events(columns, _noise(columns, budget))
+
+    def draw(self, rows: Binned, budget: Budget, n: int, entropy: Entropy) -> Codes:
+        """Measure, choose, measure, infer, draw."""
+        clock = Clock.of(self.seconds)
+        noise = _noise(len(rows.sizes), budget)
+        singles = measure(
+            rows, [(i,) for i in range(len(rows.sizes))], noise, entropy, "mst columns"
+        )
+        squeezed, squeezing = squeeze(rows, singles)
+        firsts = [joined(seen, into) for seen, into in zip(singles, squeezing, strict=True)]
+        tree = _tree(squeezed, [seen.counts for seen in firsts], noise, entropy)
+        pairs = measure(squeezed, tree, noise, entropy, "mst pairs")
+        graph = fit_graph(squeezed.sizes, [*firsts, *pairs], rows=len(rows.codes), clock=clock)
+        return spread(graph.draw(n), squeezing, entropy)
+
+
+def measure(
+    rows: Binned, cliques: Sequence[Clique], noise: float, entropy: Entropy, purpose: str
+) -> list[Measured]:
+    """Noisy counts of several tables at once.
+
+    Args:
+        rows: The private rows.
+        cliques: The columns of each table.
+        noise: Standard deviation over the sensitivity of all tables together.
+        entropy: Where the noise comes from.
+        purpose: For the record.
+
+    Guarantee:
+        One Gaussian release of the given noise multiplier.
+    """
+    if not cliques:
+        return []
+    at = np.column_stack([places(rows.codes, rows.sizes, clique) for clique in cliques])
+    cells = [cells_of(rows.sizes, clique) for clique in cliques]
+    deviation = noise * math.sqrt(len(cliques))
+    released = noisy_marginals(at, cells, noise=deviation, entropy=entropy, purpose=purpose)
+    pairs = zip(cliques, released.value, strict=True)
+    return [Measured(clique, counts, deviation) for clique, counts in pairs]
+
+
+def squeeze(
+    rows: Binned, singles: Sequence[Measured]
+) -> tuple[Binned, list[Int64[np.ndarray, "_"]]]:
+    """Rows in fewer bins: those of which noise leaves nothing become one.
+
+    Returns:
+        The rows, and for each column the new bin of every old one.
+    """
+    into = [_kept(seen) for seen in singles]
+    columns = [np.where(own < 0, -1, new[own]) for own, new in zip(rows.codes.T, into, strict=True)]
+    return Binned(np.column_stack(columns), tuple(int(new.max()) + 1 for new in into)), into
+
+
+def spread(codes: Codes, squeezing: Sequence[Int64[np.ndarray, "_"]], entropy: Entropy) -> Codes:
+    """Undo ``squeeze``: bins that were joined are drawn evenly from."""
+    columns = []
+    for step, (own, into) in enumerate(zip(codes.T, squeezing, strict=True)):
+        old, chance = np.argsort(into, kind="stable"), _uniforms(entropy, step, len(own))
+        first, count = np.searchsorted(into[old], own), np.bincount(into)[own]
+        columns.append(old[first + (chance * count).astype(np.int64)])
+    return np.column_stack(columns)
+
+
+def on_simplex(counts: Counts, total: float) -> Counts:
+    """The closest counts that are not negative and have the total.
+
+    Example:
+        >>> on_simplex(np.array([7.0, 3.0, -2.0]), 10.0).tolist()
+        [7.0, 3.0, 0.0]
+    """
+    falling = np.sort(counts)[::-1]
+    surplus = (np.cumsum(falling) - total) / np.arange(1, len(counts) + 1)
+    return np.maximum(counts - surplus[falling > surplus][-1], 0.0)
+
+
+def _tree(rows: Binned, singles: Sequence[Counts], noise: float, entropy: Entropy) -> list[Clique]:
+    """Pairs that connect all columns, each chosen among those that connect two parts."""
+    total = float(len(rows.codes))
+    alone = [on_simplex(counts, total) / total for counts in singles]
+    pairs = list(itertools.combinations(range(len(rows.sizes)), 2))
+    gaps = {pair: _dependence(rows, pair, alone, total) for pair in pairs}
+    part = list(range(len(alone)))
+    chosen: list[Clique] = []
+    for step in range(len(alone) - 1):
+        open_pairs = [(i, j) for i, j in pairs if part[i] != part[j]]
+        best = exponential_mechanism(
+            np.array([gaps[pair] for pair in open_pairs]),
+            sensitivity=DISTANCE,
+            scale=noise * math.sqrt(len(alone) - 1),
+            entropy=entropy,
+            purpose=f"mst tree {step}",
+        )
+        chosen.append(open_pairs[best.value])
+        part = _united(part, *open_pairs[best.value])
+    return chosen
+
+
+def _dependence(rows: Binned, pair: Clique, alone: Sequence[Counts], total: float) -> float:
+    expected = total * np.outer(alone[pair[0]], alone[pair[1]]).ravel()
+    return float(np.abs(exact_counts(rows.codes, rows.sizes, pair) - expected).sum())
+
+
+def _united(part: Sequence[int], i: int, j: int) -> list[int]:
+    return [part[i] if own == part[j] else own for own in part]
+
+
+def _kept(seen: Measured) -> Int64[np.ndarray, "_"]:
+    """The new number of every bin; the last is for all that noise drowns."""
+    clear = seen.counts >= _THRESHOLD * seen.noise
+    return np.where(clear, np.cumsum(clear) - 1, np.count_nonzero(clear))
+
+
+def joined(seen: Measured, into: Int64[np.ndarray, "_"]) -> Measured:
+    """The counts of the bins after ``squeeze``; joined ones weigh less, as their noise adds up."""
+    weights = np.bincount(into) ** -0.5
+    return Measured(seen.clique, np.bincount(into, seen.counts), seen.noise, weights)
+
+
+def _events(columns: int, noise: float) -> tuple[Event, ...]:
+    def counted(tables: int, purpose: str) -> Event:
+        deviation = noise * math.sqrt(tables)
+        sensitivity = marginals_sensitivity(tables)
+        return GaussianEvent(noise=deviation, sensitivity=sensitivity, purpose=purpose)
+
+    branches = columns - 1
+    if not branches:
+        return (counted(columns, "mst columns"),)
+    width = 2 / (noise * math.sqrt(branches))
+    choice = BoundedRangeEvent(
+        epsilon=Sensitivity(width, width, 2 * width), count=branches, purpose="mst tree"
+    )
+    return counted(columns, "mst columns"), choice, counted(branches, "mst pairs")
+
+
+def _noise(columns: int, budget: Budget) -> float:
+    """The multiplier at which all three parts cost the same and the budget together."""
+    return calibrate_noise(budget, lambda noise: _events(columns, noise), accountant="zcdp")
+
+
+def _uniforms(entropy: Entropy, step: int, count: int) -> np.ndarray:
+    return entropy.uniforms("sampling", step=step, count=count)

@@ -1,0 +1,117 @@
+"""MST and AIM as SmartNoise has them, in an environment of its own.
+
+Its versions of shared libraries are older than ours, so that it cannot be installed beside
+dpflows. An environment variable names the Python of an environment that has it.
+"""
+
+import dataclasses
+import io
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import ClassVar, final
+
+import numpy as np
+
+from dpflows.errors import InputError
+from dpflows.experiments.baselines.base import Binned, Codes, Peer, TooSlow
+from dpflows.privacy.events import Event
+from dpflows.privacy.guarantee import Budget, Guarantee
+from dpflows.privacy.randomness import Entropy
+from dpflows.table.schema import Schema
+
+#: Names the Python of an environment with smartnoise-synth.
+VARIABLE = "DPFLOWS_SMARTNOISE_PYTHON"
+CLAIM = "epsilon is what SmartNoise claims; its releases were not priced here"
+
+_WORKER = Path(__file__).with_name("smartnoise_worker.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class SmartNoise(Peer):
+    """A synthesizer of SmartNoise. Rows go to its process, and come back, through pipes."""
+
+    needs: ClassVar[str] = "snsynth"
+    accountant: ClassVar[str] = "claimed"
+    synthesizer: ClassVar[str]
+
+    def missing(self) -> str | None:
+        """An environment to name, if none is."""
+        python = os.environ.get(VARIABLE)
+        if python and shutil.which(python):
+            return None
+        return (
+            f"{self.name} needs smartnoise-synth in an environment of its own; "
+            f"set {VARIABLE} to the Python of it"
+        )
+
+    def events(self, schema: Schema, budget: Budget) -> tuple[Event, ...]:
+        """None are known: they happen in code of others."""
+        return ()
+
+    def guarantee(self, schema: Schema, budget: Budget, *, stamp: str = "") -> Guarantee:
+        """What is claimed, stamped so."""
+        stamps = (CLAIM, *((stamp,) if stamp else ()))
+        return Guarantee(
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            neighbours=budget.neighbours,
+            accountant=self.accountant,
+            kind="estimate",
+            events=(),
+            replace_one_epsilon=None,
+            versions={},
+            stamps=stamps,
+        )
+
+    def draw(self, rows: Binned, budget: Budget, n: int, entropy: Entropy) -> Codes:
+        """Let another process fit and draw; it is stopped when the time is over."""
+        if budget.neighbours == "replace-one":
+            raise InputError(f"{self.name} claims nothing for replace-one neighbours")
+        task = {"epsilon": budget.epsilon, "delta": budget.delta, "n": n, "sizes": rows.sizes}
+        # its labels must be declared: what is not becomes the first of them
+        said = self._run(_packed(codes=np.maximum(rows.codes, 0), **task))
+        with np.load(io.BytesIO(said), allow_pickle=False) as file:
+            drawn = file["codes"].astype(np.int64)
+        if drawn.shape != (n, len(rows.sizes)) or (drawn >= np.array(rows.sizes)).any():
+            raise InputError(f"{self.name} gave rows of another form than was asked for")
+        return drawn
+
+    def _run(self, task: bytes) -> bytes:
+        python = os.environ.get(VARIABLE, "")
+        command = [python, str(_WORKER), self.synthesizer]
+        try:
+            done = subprocess.run(command, input=task, capture_output=True, timeout=self.seconds)
+        except subprocess.TimeoutExpired:
+            raise TooSlow(self.seconds) from None
+        if done.returncode != 0:
+            # what it printed could quote a row
+            raise InputError(f"{self.name} failed in its environment (code {done.returncode})")
+        return done.stdout
+
+
+def _packed(**arrays: object) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **{name: np.asarray(value) for name, value in arrays.items()})  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SmartNoiseMST(SmartNoise):
+    """SmartNoise's MST."""
+
+    name: ClassVar[str] = "smartnoise-mst"
+    title: ClassVar[str] = "MST of SmartNoise"
+    synthesizer: ClassVar[str] = "mst"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SmartNoiseAIM(SmartNoise):
+    """SmartNoise's AIM."""
+
+    name: ClassVar[str] = "smartnoise-aim"
+    title: ClassVar[str] = "AIM of SmartNoise"
+    synthesizer: ClassVar[str] = "aim"
