@@ -1,5 +1,6 @@
 """The threshold detector: four threshold_rules, honest prices, and files that last."""
 
+import contextlib
 import dataclasses
 import math
 
@@ -11,18 +12,19 @@ from dpflows import DPAnomalyDetector, DPFlow, DPGaussian, DPGaussianMixture, DP
 from dpflows.anomaly import threshold_rules
 from dpflows.anomaly.threshold_rules import (
     RULES,
+    FindThreshold,
     Tail,
-    Task,
     Threshold,
-    Wish,
+    ThresholdSettings,
     contamination_threshold,
 )
-from dpflows.errors import BudgetError, InputError
+from dpflows.errors import BudgetError, InputError, UnplannedReleaseError
 from dpflows.estimators.base import NON_PRIVATE_STAMP
 from dpflows.files import write_model
 from dpflows.privacy.accounting import epsilon_of, guarantee_for
 from dpflows.privacy.events import BoundedRangeEvent, GaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
+from dpflows.privacy.mechanisms.release import only_these
 from dpflows.privacy.randomness import TEST_SEED_STAMP
 
 _RNG = np.random.default_rng(5)
@@ -144,7 +146,7 @@ def test_by_default_the_share_follows_what_is_asked(rate, share):
 
 def test_a_threshold_that_leaves_no_room_is_refused_before_the_fit(monkeypatch):
     monkeypatch.setattr("dpflows.anomaly.threshold.together", lambda *_: 2.0)
-    monkeypatch.setattr(DPGaussian, "_fit", lambda *_, **__: pytest.fail("rows were read"))
+    monkeypatch.setattr(DPGaussian, "fit_with", lambda *_, **__: pytest.fail("rows were read"))
     with pytest.raises(BudgetError, match="lower threshold_share or choose"):
         detector().fit(ROWS)
 
@@ -173,9 +175,10 @@ def test_where_nothing_was_bought_other_rates_come_from_samples(free):
 
 def test_the_rows_that_are_counted_are_the_ones_that_are_flagged(fitted):
     """With next to no noise the share beyond an edge is off by a few of 3,000 rows."""
-    wish = Wish("bought", 0.1, None, 0.1)
-    task = Task(wish, fitted.estimator_, Budget(1.0, 1e-5), (_loud(0.5),), ROWS)
-    found, scores = RULES["bought"].find(task)[0], fitted.score_samples(ROWS)
+    scores = fitted.score_samples(ROWS)
+    settings = ThresholdSettings("bought", 0.1)
+    stage = FindThreshold(settings, Budget(1.0, 1e-5), "pld", (_loud(0.5),))
+    found = settings.rule.find(stage, fitted.estimator_, scores)
     for depth in found.tail.depths[1:4]:
         threshold = threshold_rules.moved(found, fitted.estimator_, math.exp(-depth))
         flagged = (scores < threshold.value).sum()
@@ -216,14 +219,17 @@ def bought_counts(rows, monkeypatch, *, planted=1.0):
     monkeypatch.setattr(
         threshold_rules, "fitted_tail", lambda counts, *_, **__: seen.append(counts) or LINE
     )
-    task = Task(Wish("bought", 0.1, None, 0.2), Ruler(), Budget(1.0, 1e-6), (_loud(NOISE),), rows)
+    settings, budget = ThresholdSettings("bought", 0.1, share=0.2), Budget(1.0, 1e-6)
+    stage = FindThreshold(settings, budget, "pld", (_loud(NOISE),))
     monkeypatch.setattr(
         threshold_rules,
         "noisy_marginals",
         lambda *a, noise, **k: RELEASED(*a, noise=noise * planted, **k),
     )
-    events = {RULES["bought"].find(task)[1] for _ in range(RUNS)}
-    return np.array(seen), events
+    for _ in range(RUNS):
+        with only_these(stage.events) if planted == 1 else contextlib.nullcontext():
+            settings.rule.find(stage, Ruler(), rows[:, 0])
+    return np.array(seen)
 
 
 LINE, RELEASED = Tail((1.0,), (1.0,)), threshold_rules.noisy_marginals
@@ -243,14 +249,33 @@ def surprise(counts, rows):
 
 def test_counts_have_the_noise_that_is_charged(monkeypatch):
     """False alarms: one in a million runs."""
-    counts, events = bought_counts(VALUES, monkeypatch)
-    assert surprise(counts, VALUES) > 1e-6
-    assert events == {(_loud(NOISE),)}
+    assert surprise(bought_counts(VALUES, monkeypatch), VALUES) > 1e-6
 
 
 def test_the_test_of_the_noise_rejects_four_fifths_of_it(monkeypatch):
-    counts, _ = bought_counts(VALUES, monkeypatch, planted=0.8)
+    counts = bought_counts(VALUES, monkeypatch, planted=0.8)
     assert surprise(counts, VALUES) < 1e-6
+
+
+def test_a_threshold_with_less_noise_than_was_charged_is_never_returned(monkeypatch):
+    monkeypatch.setattr(
+        threshold_rules, "noisy_marginals", lambda *a, noise, **k: RELEASED(*a, noise=1.0, **k)
+    )
+    with pytest.raises(UnplannedReleaseError, match="'threshold' is not among the planned"):
+        detector(threshold="bought").fit(ROWS)
+
+
+def test_what_changes_after_the_charge_changes_no_threshold(monkeypatch):
+    alone, found = (detector(threshold="bought") for _ in range(2))
+    alone.fit(ROWS)
+
+    def meanwhile(*_, **__):
+        monkeypatch.setattr(threshold_rules, "_SHARES", (0.5, 0.5))
+        monkeypatch.setattr(found, "contamination", 0.4)
+        monkeypatch.setattr(found, "threshold", "samples")
+
+    monkeypatch.setattr("dpflows.estimators.base._note", meanwhile)
+    assert found.fit(ROWS).threshold_rule_ == alone.threshold_rule_
 
 
 def test_around_a_fitted_density_costs_nothing():
@@ -277,11 +302,11 @@ def test_a_fitted_prior_stays_fitted(monkeypatch):
     """A clone would lose what was fitted already, and so what it cost."""
     seen = []
 
-    def fit(self, X, ledger, **options):
+    def fit(self, later, X, **options):
         seen.append(self)
         raise InputError("far enough")
 
-    monkeypatch.setattr(DPFlow, "_fit", fit)
+    monkeypatch.setattr(DPFlow, "fit_with", fit)
     prior = DPGaussianMixture(0.5, 1e-5, bounds=(-6, 6), insecure_test_seed=1).fit(ROWS)
     with pytest.raises(InputError, match="far enough"):
         DPAnomalyDetector(DPFlow(1.0, 1e-5, bounds=(-6, 6), prior=prior)).fit(ROWS)

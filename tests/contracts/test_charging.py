@@ -66,8 +66,8 @@ def test_the_charge_is_there_before_the_rows_are_used(name):
 
 
 def test_the_test_catches_a_charge_that_comes_too_late(tmp_path):
-    def late(self, X, ledger, **options):
-        table = self._spec().read(X)
+    def late(self, later, X, *, ledger, **options):
+        table = self.spec().read(X)
         plan = self.plan(table.rows, len(table.schema.columns))
         self._run(plan, Work(table, Entropy.from_os()))
         ledger.reserve(plan.events, purpose="fit")
@@ -75,7 +75,7 @@ def test_the_test_catches_a_charge_that_comes_too_late(tmp_path):
 
     ledger = new_ledger(tmp_path)
     with pytest.MonkeyPatch.context() as patch, watched(ledger) as seen:
-        patch.setattr(DPGaussian, "_fit", late)
+        patch.setattr(DPGaussian, "fit_with", late)
         private("DPGaussian").fit(ROWS, ledger=ledger)
     assert seen == [0]
 

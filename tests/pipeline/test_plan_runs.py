@@ -194,7 +194,7 @@ class Greedy(Stage):
 def run_alone(stage):
     """Run a stage as the only one of a plan."""
     plan = Plan(Budget(1.0, 1e-5), "pld", 300, 2, (stage,))
-    table = DPGaussian(bounds=(-4, 4))._spec().read(ROWS)
+    table = DPGaussian(bounds=(-4, 4)).spec().read(ROWS)
     return plan.run(Work(table, Entropy.from_os()))
 
 

@@ -38,6 +38,7 @@ from dpflows.anomaly.voting import Mechanism, Terms, mechanism_for, nominal_rows
 from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import DensityEstimator, entropy_for
 from dpflows.estimators.charging import require_price
+from dpflows.estimators.persistence import save
 from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.privacy.accounting import StepFilter
@@ -235,14 +236,12 @@ class Jury:
 
         Copies of an ensemble that is charged to a ledger do no harm: all share one count.
         """
-        from dpflows.anomaly.persistence import save
-
         if self._bound is not None:
-            save(detector, path, overwrite=overwrite)
+            save(detector, path, role="detector", overwrite=overwrite)
             return
         with self._meter.held():
             if self._file is None:
-                save(detector, path, overwrite=overwrite)
+                save(detector, path, role="detector", overwrite=overwrite)
                 self.charge_in(path)
             elif os.path.realpath(path) != str(self._file):
                 raise InputError(

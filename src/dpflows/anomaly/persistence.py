@@ -1,20 +1,16 @@
-"""One file per detector or density, read back without running code.
+"""Files of detectors and densities: loaded, signed and verified.
 
-A detector says what it is in a JSON header and named arrays; this module only finds
-the class again. A new detector is one line in ``DETECTORS``.
+A new detector is one line in ``DETECTORS``.
 """
 
-import importlib
 import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
-from dpflows.estimators.persistence import VERSION, explained, rebuilt
-from dpflows.files import artefact_digest, read_model, read_signature, write_model, write_signature
+from dpflows.estimators.persistence import class_named, explained, rebuilt
+from dpflows.files import artefact_digest, read_model, read_signature, write_signature
 from dpflows.signatures import (
     Signature,
     fingerprint,
@@ -29,19 +25,6 @@ DETECTORS: dict[str, str] = {
 }
 
 
-def save(detector: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a fitted detector, its guarantee included."""
-    header, arrays = file_content(detector)
-    write_model(path, header=header, arrays=arrays, overwrite=overwrite)
-
-
-def file_content(detector: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays of a detector's file."""
-    header, arrays = detector.to_file()
-    named = {"detector": type(detector).__name__, "dpflows": VERSION}
-    return {**header, **named}, arrays
-
-
 def load(path: str | os.PathLike[str]) -> Any:
     """Read a fitted detector or density; its class need not be known.
 
@@ -54,7 +37,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     with explained():
         if "detector" not in header:
             return rebuilt(header, arrays)
-        detector = _detector(header["detector"]).from_file(header, arrays)
+        detector = class_named(header["detector"], DETECTORS, "detector").from_file(header, arrays)
     opened = getattr(detector, "opened_from", None)
     if opened is not None:
         opened(path)
@@ -150,9 +133,3 @@ def density_of(model: Any) -> DensityEstimator:
         "the model is an ensemble, whose members are not private: only answers of "
         "dpflows detect may leave it"
     )
-
-
-def _detector(name: Any) -> Any:
-    if name not in DETECTORS:
-        raise InputError(f"the file holds an unknown detector; known: {', '.join(DETECTORS)}")
-    return getattr(importlib.import_module(DETECTORS[name]), name)

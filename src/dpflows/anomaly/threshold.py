@@ -11,9 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpflows.anomaly.threshold_rules import (
     RULES,
-    Task,
+    FindThreshold,
     Threshold,
-    Wish,
+    ThresholdSettings,
     left_beside,
     moved,
     together,
@@ -22,7 +22,8 @@ from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.charging import Payment, withdrawn_on_failure
 from dpflows.estimators.density import DPDensity
-from dpflows.estimators.persistence import described, rebuilt
+from dpflows.estimators.persistence import described, file_content, rebuilt
+from dpflows.pipeline.stage import needed
 from dpflows.privacy.accounting import guarantee_for
 from dpflows.privacy.accounting.registry import TOLERANCE, Misstated, read_guarantee
 from dpflows.privacy.events import BoundedRangeEvent, Event, GaussianEvent
@@ -136,16 +137,18 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         """
         detector = cls(density, contamination=contamination, threshold=threshold, public=public)
         check_is_fitted(_checked(density), "density_")
-        wish = detector._wish(auto="samples")
-        if wish.rule.is_paid:
+        settings = detector._threshold_settings(auto="samples")
+        if settings.rule.is_paid:
             raise InputError(
                 "threshold 'bought' reads the training rows, which a fitted density no longer has; "
                 "fit a DPAnomalyDetector on the rows within a budget of its own, or choose "
                 "'samples', a number, or 'accuracy' or 'youden' with public labelled rows"
             )
-        wish.rule.check(wish, density)
-        found, _ = wish.rule.find(Task(wish, density, density._budget()))
-        return detector._adopt(density, found, density.guarantee_)
+        settings.rule.check(settings)
+        stage = FindThreshold(settings, density.budget(), density.accountant)
+        return detector._adopt(
+            density, settings.rule.find(stage, density, None), density.guarantee_
+        )
 
     def fit(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> "DPAnomalyDetector":
         """Fit the density to the rows of ``X`` and find the threshold.
@@ -155,19 +158,17 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
             y: Ignored.
             ledger: Where density and threshold are charged before the rows are used.
         """
-        wanted, wish = self._wanted(), self._wish(auto="bought")
-        rule, budget = wish.rule, wanted._budget()
-        rule.check(wish, wanted)
-        shape = _shape(X, wanted) if rule.is_paid else (0, 0)
-        paid = rule.events(wish, budget, wanted.accountant, shape[0])
-        density = _beside(paid, wanted, shape)
-        density._fit(X, ledger, beside=paid, is_part=True)
-        task = Task(wish, density, budget, paid, X if rule.is_paid else None)
-        found, events = rule.find(task)
-        # What the charge pays for is the detector, not its density alone.
-        payment, density._payment = density._payment, Payment()
+        wanted, settings = self._wanted(), self._threshold_settings(auto="bought")
+        settings.rule.check(settings)
+        budget = wanted.budget()
+        shape = _shape(X, wanted) if settings.rule.is_paid else (0, 0)
+        stage = FindThreshold.planned(settings, budget, wanted.accountant, shape[0])
+        density = _beside(stage.released, wanted, shape)
+        work, payment = density.fit_with([stage], X, ledger=ledger)
+        density._payment = Payment()
         with withdrawn_on_failure(self):
-            self._adopt(density, found, _total(density, events, budget))
+            promise = _total(density, stage.events, budget)
+            self._adopt(density, needed(work.threshold), promise)
             self._payment = payment.hand_out(self._file_content)
         return self
 
@@ -232,9 +233,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         self._payment.deliver(path, self._file_content(), overwrite=overwrite)
 
     def _file_content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        from dpflows.anomaly.persistence import file_content
-
-        return file_content(self)
+        return file_content(self, role="detector")
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """A JSON-ready header and the arrays that together are the detector."""
@@ -280,10 +279,10 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
             self.feature_names_in_ = density.feature_names_in_
         return self
 
-    def _wish(self, *, auto: str) -> Wish:
+    def _threshold_settings(self, *, auto: str) -> ThresholdSettings:
         is_auto = isinstance(self.threshold, str) and self.threshold == "auto"
         threshold = auto if is_auto else self.threshold
-        return Wish(threshold, self.contamination, self.public, self.threshold_share)
+        return ThresholdSettings(threshold, self.contamination, self.public, self.threshold_share)
 
     def _wanted(self) -> DensityEstimator:
         return DPDensity() if self.estimator is None else _checked(self.estimator)
@@ -304,7 +303,7 @@ def _fresh(estimator: DensityEstimator, *, epsilon: float) -> DensityEstimator:
 
 def _shape(X: Any, wanted: DensityEstimator) -> tuple[int, int]:
     """The public numbers of rows and columns."""
-    table = wanted._spec().read(X)
+    table = wanted.spec().read(X)
     return table.rows, len(table.schema.columns)
 
 
@@ -318,7 +317,7 @@ def _beside(
     """
     if not events:
         return _fresh(wanted, epsilon=wanted.epsilon)
-    budget, fitting = wanted._budget(), None
+    budget, fitting = wanted.budget(), None
     epsilon = left_beside(events[0], budget, wanted.accountant)
     for _ in range(_TRIALS):
         density = _fresh(wanted, epsilon=epsilon)

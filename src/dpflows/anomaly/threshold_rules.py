@@ -29,6 +29,7 @@ from scipy.optimize import minimize
 
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
+from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise, epsilon_of
 from dpflows.privacy.events import Event, GaussianEvent, check_choice
 from dpflows.privacy.guarantee import Budget
@@ -458,7 +459,7 @@ class Threshold:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class ThresholdSettings:
     """What the user said about the threshold, all of it public.
 
     Attributes:
@@ -471,8 +472,8 @@ class Wish:
 
     threshold: Any
     contamination: float
-    public: Any
-    share: float | None
+    public: Any = None
+    share: float | None = None
 
     @property
     def rule(self) -> "Rule":
@@ -488,49 +489,76 @@ class Wish:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Task:
-    """What a rule may use: the wish, the released density, the budget; rows if it pays.
+class FindThreshold(Stage):
+    """The stage after a density's fit: find the threshold of a detector.
 
     Attributes:
-        events: What the rule said that it would release; it was paid for.
+        settings: What the user said about the threshold.
+        budget: The budget of density and threshold together.
+        accountant: Which accountant computes the cost.
+        released: What the rule will release.
+
+    Guarantee:
+        Only a rule that says ``is_paid`` is given the private rows, and it releases
+        ``released`` and nothing else.
     """
 
-    wish: Wish
-    density: DensityEstimator
+    settings: ThresholdSettings
     budget: Budget
-    events: tuple[GaussianEvent, ...] = ()
-    rows: Any = None
+    accountant: str
+    released: tuple[GaussianEvent, ...] = ()
 
+    @classmethod
+    def planned(
+        cls, settings: ThresholdSettings, budget: Budget, accountant: str, rows: int
+    ) -> "FindThreshold":
+        """The stage for a public number of rows."""
+        released = settings.rule.events(settings, budget, accountant, rows)
+        return cls(settings, budget, accountant, released)
 
-#: The threshold, and every release that was made for it.
-Found = tuple[Threshold, tuple[Event, ...]]
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What the rule releases."""
+        return self.released
+
+    def run(self, work: Work) -> Work:
+        """Needs the density that was fitted to the rows."""
+        density = needed(work.density)
+        logs = density.log_densities(work.table) if self.settings.rule.is_paid else None
+        return work.after(threshold=self.settings.rule.find(self, density, logs))
 
 
 class Rule(abc.ABC):
     """One way to find a threshold.
 
     Guarantee:
-        Only a rule that says ``is_paid`` is given the private rows, and what it releases
-        is in the events that it hands back. The others read the released density and
-        public things: post-processing.
+        Only a rule that says ``is_paid`` is given log-densities of private rows, and what it
+        releases is in its ``events``. The others read the released density and public things:
+        post-processing.
     """
 
     name: str
     is_paid: ClassVar[bool] = False
 
-    def check(self, wish: Wish, estimator: DensityEstimator) -> None:
+    def check(self, settings: ThresholdSettings) -> None:
         """Refuse public settings that cannot work, before any row is read."""
-        check_contamination(wish.contamination)
+        check_contamination(settings.contamination)
 
     def events(
-        self, wish: Wish, budget: Budget, accountant: str, rows: int
+        self, settings: ThresholdSettings, budget: Budget, accountant: str, rows: int
     ) -> tuple[GaussianEvent, ...]:
         """Every release that ``find`` will make, known before any row is read."""
         return ()
 
     @abc.abstractmethod
-    def find(self, task: Task) -> Found:
-        """The threshold, and every release that was made for it."""
+    def find(self, stage: FindThreshold, density: DensityEstimator, logs: Logs | None) -> Threshold:
+        """The threshold of a released density.
+
+        Args:
+            stage: What was asked for, and what may be released.
+            density: The released density.
+            logs: Log-densities of the private rows, for a rule that ``is_paid``.
+        """
 
     @abc.abstractmethod
     def describe(self, found: Threshold) -> str:
@@ -543,9 +571,9 @@ class Given(Rule):
 
     name = "given"
 
-    def find(self, task: Task) -> Found:
+    def find(self, stage: FindThreshold, density: DensityEstimator, logs: Logs | None) -> Threshold:
         """The number itself."""
-        return Threshold(self.name, float(task.wish.threshold)), ()
+        return Threshold(self.name, float(stage.settings.threshold))
 
     def describe(self, found: Threshold) -> str:
         """Where the threshold came from and what it cost."""
@@ -558,11 +586,11 @@ class OwnSamples(Rule):
 
     name = "samples"
 
-    def find(self, task: Task) -> Found:
+    def find(self, stage: FindThreshold, density: DensityEstimator, logs: Logs | None) -> Threshold:
         """Reads the released density alone."""
-        share = task.wish.contamination
-        value = contamination_threshold(generated_scores(task.density), share)
-        return Threshold(self.name, value, share, GENERATED), ()
+        share = stage.settings.contamination
+        value = contamination_threshold(generated_scores(density), share)
+        return Threshold(self.name, value, share, GENERATED)
 
     def describe(self, found: Threshold) -> str:
         """Where the threshold came from and what it cost."""
@@ -577,22 +605,22 @@ class BestOnPublic(Rule):
     def __init__(self, name: str, words: str) -> None:
         self.name, self._words = name, words
 
-    def check(self, wish: Wish, estimator: DensityEstimator) -> None:
+    def check(self, settings: ThresholdSettings) -> None:
         """Refuse a set that is no pair of rows and labels of both kinds."""
-        super().check(wish, estimator)
-        normal = normal_rows(_labelled(wish.public, self.name)[1])
+        super().check(settings)
+        normal = normal_rows(_labelled(settings.public, self.name)[1])
         if normal.all() or not normal.any():
             raise InputError("labels must hold both kinds: +1 for normal rows, -1 for anomalies")
 
-    def find(self, task: Task) -> Found:
+    def find(self, stage: FindThreshold, density: DensityEstimator, logs: Logs | None) -> Threshold:
         """Reads the released density and the public set."""
-        table, labels = _labelled(task.wish.public, self.name)
-        normal, logs = normal_rows(labels), task.density.score_samples(table)
+        table, labels = _labelled(stage.settings.public, self.name)
+        normal, logs = normal_rows(labels), density.score_samples(table)
         if len(logs) != len(normal):
             raise InputError(
                 f"public must have one label for each row, got {len(logs)} and {len(normal)}"
             )
-        return Threshold(self.name, best_threshold(logs, normal, self.name), rows=len(logs)), ()
+        return Threshold(self.name, best_threshold(logs, normal, self.name), rows=len(logs))
 
     def describe(self, found: Threshold) -> str:
         """Where the threshold came from and what it cost."""
@@ -600,7 +628,7 @@ class BestOnPublic(Rule):
 
 
 @final
-class Bought(Rule):
+class NoisyQuantile(Rule):
     """A quantile of the training rows' log-densities, paid with a share of the budget.
 
     Guarantee:
@@ -613,41 +641,35 @@ class Bought(Rule):
     name = "bought"
     is_paid = True
 
-    def check(self, wish: Wish, estimator: DensityEstimator) -> None:
+    def check(self, settings: ThresholdSettings) -> None:
         """Refuse a share outside (0, 1)."""
-        super().check(wish, estimator)
-        if wish.share is not None and not 0 < wish.share < 1:
-            raise InputError(f"threshold_share must be between 0 and 1, got {wish.share}")
+        super().check(settings)
+        if settings.share is not None and not 0 < settings.share < 1:
+            raise InputError(f"threshold_share must be between 0 and 1, got {settings.share}")
 
     def events(
-        self, wish: Wish, budget: Budget, accountant: str, rows: int
+        self, settings: ThresholdSettings, budget: Budget, accountant: str, rows: int
     ) -> tuple[GaussianEvent, ...]:
-        """One Gaussian mechanism; without privacy there is nothing to price."""
+        """One Gaussian mechanism; nothing without privacy."""
         if not budget.is_private:
             return ()
         whole = whole_noise(budget, accountant)
-        share = wish.share or share_for(whole, wish.contamination, rows)
+        share = settings.share or share_for(whole, settings.contamination, rows)
         return (_counting(whole / math.sqrt(share)),)
 
-    def find(self, task: Task) -> Found:
+    def find(self, stage: FindThreshold, density: DensityEstimator, logs: Logs | None) -> Threshold:
         """Reads the private rows through one paid release."""
-        logs = np.asarray(task.density.score_samples(task.rows), np.float64)
-        if not task.budget.is_private:
-            share = task.wish.contamination
+        logs, share = np.asarray(needed(logs), np.float64), stage.settings.contamination
+        if not stage.budget.is_private:
             value = contamination_threshold(logs, share)
-            return Threshold(self.name, value, share, epsilon=math.inf), ()
-        return self._bought(logs, task)
-
-    def _bought(self, logs: Float64[np.ndarray, " rows"], task: Task) -> Found:
-        share, density = task.wish.contamination, task.density
-        rarity, (event,) = Rarity.among(generated_scores(density)), task.events
+            return Threshold(self.name, value, share, epsilon=math.inf)
+        rarity, (event,) = Rarity.among(generated_scores(density)), stage.released
         release = noisy_tail(
-            rarity.of(logs), noise=event.noise, entropy=density._entropy(), purpose=_PURPOSE
+            rarity.of(logs), noise=event.noise, entropy=density.entropy(), purpose=_PURPOSE
         )
         value = rarity.score(release.value.rarity(share))
-        price = together([release.event], task.budget, density.accountant)
-        found = Threshold(self.name, value, share, epsilon=price, tail=release.value)
-        return found, (release.event,)
+        price = together([release.event], stage.budget, stage.accountant)
+        return Threshold(self.name, value, share, epsilon=price, tail=release.value)
 
     def describe(self, found: Threshold) -> str:
         """Where the threshold came from and what it cost."""
@@ -666,7 +688,7 @@ RULES: dict[str, Rule] = {
         OwnSamples(),
         BestOnPublic("accuracy", "the best accuracy"),
         BestOnPublic("youden", "the best mean of both kinds' accuracies (Youden)"),
-        Bought(),
+        NoisyQuantile(),
     )
 }
 

@@ -274,7 +274,7 @@ class DPAutoregressive(TrainedEstimator):
         which share of the draws was kept.
         """
         check_is_fitted(self, "density_")
-        key = jax_key(self._entropy(), "sampling")
+        key = jax_key(self.entropy(), "sampling")
         drawn = draw_rows(self.density_, self.encoding_, n_samples, conditions or {}, key)
         self.acceptance_ = drawn.acceptance
         return self.form_.frame(drawn.columns, self.encoding_.schema)

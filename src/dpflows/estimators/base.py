@@ -18,10 +18,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError, unchained, unquoted
 from dpflows.estimators.charging import Payment, alive, charge, withdrawn_on_failure
+from dpflows.estimators.persistence import file_content, rebuilt
 from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.pipeline.plan import Plan, require_same
-from dpflows.pipeline.stage import Work, jax_key
+from dpflows.pipeline.stage import Stage, Work, jax_key
 from dpflows.pipeline.training import Settings
 from dpflows.privacy.accounting.registry import check_plan, read_guarantee
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
@@ -66,8 +67,8 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         receipt_: The ledger's proof that the fit was charged; ``None`` without a ledger.
 
     Guarantee:
-        ``_fit`` is the way of every estimator: it resolves the declarations once, reads the
-        table, plans once, charges, and runs the stages of that plan. With a ledger
+        ``fit_with`` is how every estimator is fitted: it resolves the declarations once, reads
+        the table, plans once, charges, and runs the stages of that plan. With a ledger
         the charge is bound to the model before ``fit`` returns; if that fails, the estimator
         is left unfitted.
         Everything but ``fit`` reads released attributes alone: it is post-processing and
@@ -111,7 +112,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
             rows: How many rows the table has, which is public.
             columns: How many columns, where no schema says it.
         """
-        return self._plan(self._spec(), rows, columns)
+        return self._plan(self.spec(), rows, columns)
 
     def _plan(self, spec: TableSpec, rows: int, columns: int | None) -> Plan:
         """The plan, with what voids or limits its guarantee."""
@@ -151,40 +152,52 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
                 over when ``fit`` returns: another start gives the same model again. While a
                 fit lives, another start of its run is refused at once.
         """
-        return self._fit(X, ledger, checkpoint=checkpoint, callbacks=callbacks)
+        self.fit_with((), X, ledger=ledger, checkpoint=checkpoint, callbacks=callbacks)
+        return self
 
     @unchained
-    def _fit(
-        self: Self,
+    def fit_with(
+        self,
+        later: Sequence[Stage],
         X: Any,
-        ledger: Ledger | None,
         *,
-        beside: Sequence[Event] = (),
+        ledger: Ledger | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         callbacks: Callbacks | None = None,
-        is_part: bool = False,
-    ) -> Self:
-        """Resolve, read, plan, charge, run, hand out.
+    ) -> tuple[Work, Payment]:
+        """Resolve, read, plan, charge and run; then run further stages on the fitted density.
 
-        ``beside`` is charged as well, and released by the caller. So is a density that
-        ``is_part`` of something else: the caller hands out the whole.
+        Args:
+            later: Stages that need the fitted density, as ``Work.density``.
+            X: The table.
+            ledger: Where plan and further stages are charged before the rows are used.
+            checkpoint: A file that keeps the run.
+            callbacks: Progress and stop hooks of training.
+
+        Returns:
+            What the stages made, and the payment. Where there are further stages, the model is
+            a part of something else, and the caller hands out the whole.
         """
         warn_of_transformers()
-        entropy, spec = self._entropy(), self._spec()
+        entropy, spec = self.entropy(), self.spec()
         table = spec.read(X)
         plan = self._plan(spec, table.rows, len(table.schema.columns))
         journal = _journal(checkpoint, plan, ledger, table)
-        events = (*plan.events, *beside)
+        events = (*plan.events, *(event for stage in later for event in stage.events))
+        work = Work(table, entropy, journal, callbacks)
         with alive(journal):
             payment = charge(ledger, events, stamps=plan.stamps, journal=journal)
             _note(table, plan, events, payment)
             with withdrawn_on_failure(self):
                 if not self._took_over(journal, table.schema):
-                    self._run(plan, Work(table, entropy, journal, callbacks))
+                    self._run(plan, work)
                 self._payment, self.receipt_ = payment, payment.receipt
-                if not is_part:
+                work = work.after(density=self)
+                for stage in later:
+                    work = plan.carry_out(stage, work)
+                if not later:
                     self._payment = payment.hand_out(self._file_content)
-        return self
+        return work, payment
 
     def _run(self, plan: Plan, work: Work) -> None:
         """Run a plan of this estimator, and keep what was released."""
@@ -199,8 +212,6 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     def _took_over(self, journal: Checkpoints | None, declared: Schema) -> bool:
         """Whether an earlier start finished the run; then its model is this one's, to the bit."""
-        from dpflows.estimators.persistence import rebuilt
-
         kept = None if journal is None else journal.result()
         if journal is None or kept is None:
             return False
@@ -210,8 +221,6 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         return True
 
     def _file_content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        from dpflows.estimators.persistence import file_content
-
         return file_content(self)
 
     def sample(self, n_samples: int = 1, *, background: bool = False) -> Any:
@@ -225,7 +234,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         check_is_fitted(self, "density_")
         if n_samples < 1:
             raise InputError(f"n_samples must be at least 1, got {n_samples}")
-        key = jax_key(self._entropy(), "sampling")
+        key = jax_key(self.entropy(), "sampling")
         points = self.density_.sample(key, n_samples, background=background)
         return self.form_.frame(self.encoding_.decode(points), self.encoding_.schema)
 
@@ -338,9 +347,13 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
 
-    def _spec(self) -> TableSpec:
+    def spec(self) -> TableSpec:
         """The declarations; a schema in a file is read now."""
         return TableSpec.resolve(self.schema, self.bounds, self.discover, mixed=self.models_mixed)
+
+    def log_densities(self, table: Table) -> Float[np.ndarray, " n"]:
+        """As ``score_samples``, of a table that was read already."""
+        return self.density_.log_prob(self.encoding_.score_points(table))
 
     @unquoted
     def _points(self, X: Any) -> Any:
@@ -350,7 +363,8 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         """Rows to score, read as the rows of the fit were."""
         return rows_to_score(X, self.encoding_.schema, type(self).__name__)
 
-    def _budget(self) -> Budget:
+    def budget(self) -> Budget:
+        """What the settings allow the fit to cost."""
         check_choice("neighbours", self.neighbours, NEIGHBOURS)
         if self.neighbours == "add-remove":
             raise InputError(
@@ -361,27 +375,28 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     def _budget_for(self, rows: int) -> Budget:
         """The budget, if its delta is fit for a table of so many rows."""
-        budget = self._budget()
+        budget = self.budget()
         require_small_delta(budget, rows, allowed=self.allow_large_delta)
         return budget
 
-    def _entropy(self) -> Entropy:
+    def entropy(self) -> Entropy:
+        """Where noise, batches and samples come from."""
         return entropy_for(self.insecure_test_seed)
 
     def caveats(self, rows: int) -> tuple[str, ...]:
         """What the certificate of a fit to so many rows must say besides its figures."""
-        return self._caveats(self._spec(), rows)
+        return self._caveats(self.spec(), rows)
 
     def stamps(self) -> tuple[str, ...]:
         """What the settings alone will mark a fit with; empty if nothing voids its guarantee."""
-        return self._stamps(self._spec())
+        return self._stamps(self.spec())
 
     def _caveats(self, spec: TableSpec, rows: int) -> tuple[str, ...]:
-        return large_delta_caveats(self._budget(), rows)
+        return large_delta_caveats(self.budget(), rows)
 
     def _stamps(self, spec: TableSpec) -> tuple[str, ...]:
-        unlimited = () if self._budget().is_private else (NON_PRIVATE_STAMP,)
-        seeded = (self._entropy().stamp,) if self.insecure_test_seed is not None else ()
+        unlimited = () if self.budget().is_private else (NON_PRIVATE_STAMP,)
+        seeded = (self.entropy().stamp,) if self.insecure_test_seed is not None else ()
         return (*unlimited, *seeded)
 
 

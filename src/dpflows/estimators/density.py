@@ -74,7 +74,7 @@ class DPDensity(DensityEstimator):
 
     def _chosen(self, spec: TableSpec, columns: int) -> DensityEstimator:
         """The estimator of the rule, with these settings."""
-        chosen = rule(self._budget(), columns=columns, is_mixed=spec.is_mixed)
+        chosen = rule(self.budget(), columns=columns, is_mixed=spec.is_mixed)
         names = [field.name for field in dataclasses.fields(DensityEstimator) if field.init]
         return chosen(**{name: getattr(self, name) for name in names} | {"schema": spec.schema})
 

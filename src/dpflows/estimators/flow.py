@@ -192,7 +192,7 @@ class DPFlow(TrainedEstimator):
         fixed = (self.architecture, self.steps, self.noise_multiplier, self.learning_rate)
         is_free = all(setting is None for setting in (*fixed, self.averaging))
         is_free = is_free and self.initialisation == "identity"
-        return NaturalGradient.name if is_free and self._budget().is_private else "adam"
+        return NaturalGradient.name if is_free and self.budget().is_private else "adam"
 
     def _is_natural(self) -> bool:
         return name_of(self._optimizer()) == NaturalGradient.name

@@ -1,9 +1,7 @@
 """One file per model, read back without running code.
 
-An estimator says what it is in a JSON header and named arrays; this module only
-finds the class again. A new estimator is one line in ``ESTIMATORS``.
-
-A flow's trained numbers by name, and a flow filled with them again.
+A model describes itself by a JSON header and named arrays, trained parameters among them; this
+module writes them and finds the class again. A new estimator is one line in ``ESTIMATORS``.
 """
 
 import contextlib
@@ -12,14 +10,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpflows.errors import InputError
-from dpflows.estimators.base import DensityEstimator
 from dpflows.files import read_model, write_model
 from dpflows.models.architectures import Architecture
 from dpflows.privacy.accounting.registry import Misstated
@@ -38,6 +35,18 @@ ESTIMATORS: dict[str, str] = {
 }
 
 
+#: Names on the command line besides those that ``short_name`` gives.
+ALIASES = {"mixture": "DPGaussianMixture", "kernel": "DPKernelDensity"}
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """A fitted model that can describe itself."""
+
+    def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """A JSON-ready header and the arrays that together are the model."""
+
+
 def short_name(estimator: str) -> str:
     """What an estimator is called on the command line.
 
@@ -48,7 +57,7 @@ def short_name(estimator: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", estimator.removeprefix("DP")).lower()
 
 
-def estimator_class(name: str) -> type[DensityEstimator]:
+def estimator_class(name: str) -> type[Any]:
     """The estimator of a name, whole or as on the command line.
 
     Example:
@@ -56,11 +65,11 @@ def estimator_class(name: str) -> type[DensityEstimator]:
         'DPFlow'
     """
     whole = {short_name(one): one for one in ESTIMATORS} | {one: one for one in ESTIMATORS}
-    whole |= {"mixture": "DPGaussianMixture", "kernel": "DPKernelDensity"}
+    whole |= ALIASES
     if name not in whole:
         known = ", ".join(sorted(map(short_name, ESTIMATORS)))
         raise InputError(f"model must be one of {known}; got {name!r}")
-    return cast(type[DensityEstimator], _estimator(whole[name]))
+    return class_named(whole[name], ESTIMATORS, "estimator")
 
 
 #: No training comes near such numbers, and sums of larger ones overflow.
@@ -78,18 +87,18 @@ _CAUSED = (
 
 
 def save(
-    estimator: DensityEstimator, path: str | os.PathLike[str], *, overwrite: bool = False
+    model: Stored, path: str | os.PathLike[str], *, role: str = "estimator", overwrite: bool = False
 ) -> None:
-    """Write a fitted estimator, its guarantee included."""
-    header, arrays = file_content(estimator)
+    """Write a fitted model, its guarantee included."""
+    header, arrays = file_content(model, role=role)
     write_model(path, header=header, arrays=arrays, overwrite=overwrite)
 
 
 def file_content(
-    estimator: DensityEstimator,
+    model: Stored, *, role: str = "estimator"
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays of an estimator's file."""
-    header, arrays = described(estimator)
+    """The header and the arrays of a model's file."""
+    header, arrays = described(model, role=role)
     return {**header, "dpflows": VERSION}, arrays
 
 
@@ -106,15 +115,22 @@ def load(path: str | os.PathLike[str]) -> Any:
         return rebuilt(header, arrays)
 
 
-def described(estimator: DensityEstimator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A header that names the estimator's class, and arrays; together they are the model."""
-    header, arrays = estimator.to_file()
-    return {**header, "estimator": type(estimator).__name__}, arrays
+def described(
+    model: Stored, *, role: str = "estimator"
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A header that names the model's class, and arrays; together they are the model.
+
+    Args:
+        model: A fitted estimator or detector.
+        role: Under which key the header names the class: ``estimator`` or ``detector``.
+    """
+    header, arrays = model.to_file()
+    return {**header, role: type(model).__name__}, arrays
 
 
 def rebuilt(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
     """The fitted estimator that ``described`` described; the content may be hostile."""
-    return _estimator(header.get("estimator")).from_file(header, arrays)
+    return class_named(header.get("estimator"), ESTIMATORS, "estimator").from_file(header, arrays)
 
 
 @contextlib.contextmanager
@@ -134,10 +150,11 @@ def explained() -> Iterator[None]:
         ) from None
 
 
-def _estimator(name: Any) -> Any:
-    if name not in ESTIMATORS:
-        raise InputError(f"the file holds an unknown estimator; known: {', '.join(ESTIMATORS)}")
-    return getattr(importlib.import_module(ESTIMATORS[name]), name)
+def class_named(name: Any, known: Mapping[str, str], role: str) -> Any:
+    """The class of a name that a file holds, imported from its module."""
+    if name not in known:
+        raise InputError(f"the file holds an unknown {role}; known: {', '.join(known)}")
+    return getattr(importlib.import_module(known[name]), name)
 
 
 def fill(template: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:

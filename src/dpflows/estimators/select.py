@@ -245,7 +245,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         """What ``fit`` would do with a table of this shape; reads no row."""
         budget, settings = self._budget(), self._settings()
         require_small_delta(budget, rows, allowed=self.allow_large_delta)
-        columns = self._whole(settings[0])._spec().count(columns)
+        columns = self._whole(settings[0]).spec().count(columns)
         mean = self._mean(len(settings))
 
         def planned(epsilon: float) -> SelectionPlan:
@@ -292,7 +292,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         warn_of_transformers()
         entropy = entropy_for(self.insecure_test_seed)
         first = self._whole(self._settings()[0])
-        table = first._spec().read(X)
+        table = first.spec().read(X)
         plan = self.plan(table.rows, len(table.schema.columns))
         stamps = (*stamps_of(table.schema), *self.stamps())
         payment = charge(ledger, plan.events, stamps=stamps)
@@ -415,7 +415,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         wanted = _checked(self.estimator)
         epsilon = wanted.epsilon if self.epsilon is None else self.epsilon
         delta = wanted.delta if self.delta is None else self.delta
-        return dataclasses.replace(wanted._budget(), epsilon=epsilon, delta=delta)
+        return dataclasses.replace(wanted.budget(), epsilon=epsilon, delta=delta)
 
     def _settings(self) -> list[dict[str, Any]]:
         """The candidates one by one, checked."""
@@ -485,7 +485,7 @@ class DPSelect(DensityMixin, BaseEstimator):
 
     def _even_density(self, columns: int) -> float:
         """The log-density of an even distribution over all that is declared."""
-        spec = _checked(self.estimator)._spec()
+        spec = _checked(self.estimator).spec()
         schema = spec.schema
         if schema is None and spec.bounds is not None:
             schema = Schema.from_bounds(*read_bounds(spec.bounds, columns))

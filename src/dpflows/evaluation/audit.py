@@ -600,7 +600,7 @@ def audit_rows(
         50
     """
     _check(estimator, score)
-    table = estimator._spec().read(source)
+    table = estimator.spec().read(source)
     box = (table.schema.lows(), table.schema.highs())
     canaries, coins = unlikely_rows(*box, game.canaries, entropy), game.coins(entropy)
     joined = _joined(table, np.where(coins[:, None], canaries, np.nan))

@@ -105,7 +105,7 @@ class Plan(Spending):
             for stage in first:
                 work = stage.resume(work, kept)
         for stage in self.stages[len(first) :]:
-            work = self._run(stage, work)
+            work = self.carry_out(stage, work)
         return work
 
     def _released(self, stages: Sequence[Stage], work: Work) -> Work:
@@ -113,11 +113,11 @@ class Plan(Spending):
         journal, declared = work.journal, work.table.schema
         if journal is None:
             for stage in stages:
-                work = self._run(stage, work)
+                work = self.carry_out(stage, work)
             return work
         with journal.failing_for_good():
             for stage in stages:
-                work = self._run(stage, work)
+                work = self.carry_out(stage, work)
         header: dict[str, Any] = {"declared": declared.to_dict()}
         arrays: dict[str, Any] = {}
         for stage in stages:
@@ -126,7 +126,8 @@ class Plan(Spending):
         journal.remember(header, arrays)
         return work
 
-    def _run(self, stage: Stage, work: Work) -> Work:
+    def carry_out(self, stage: Stage, work: Work) -> Work:
+        """Run one stage; its mechanisms can release the stage's events and nothing else."""
         if not self.is_private:
             return stage.run(work)
         with only_these(stage.events):

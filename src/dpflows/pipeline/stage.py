@@ -50,6 +50,8 @@ class Work:
         points: The private rows as the model reads them.
         model: The model. Released, or drawn from public randomness.
         parameters: Statistics by name. Released.
+        density: The fitted estimator, for stages after the fit. Released.
+        threshold: The threshold of a detector. Released.
     """
 
     table: Table
@@ -65,6 +67,8 @@ class Work:
     points: np.ndarray | None = None
     model: Any = None
     parameters: dict[str, np.ndarray] | None = None
+    density: Any = None
+    threshold: Any = None
 
     def after(self, **made: Any) -> "Work":
         """The work with what a stage made."""

@@ -141,7 +141,7 @@ def test_learning_behind_the_reader_is_the_fit_itself(kind, settings):
     first, second = (
         kind(1.0, 1e-5, bounds=(-4, 4), insecure_test_seed=3, **settings) for _ in range(2)
     )
-    read = second._spec().read(table)
+    read = second.spec().read(table)
     watched = learn_with_nulls(second, read, entropy=Entropy.insecure(3), watch=True)
     expected = first.fit(table).density_.log_prob(table)
     np.testing.assert_array_equal(watched.density.log_prob(table), expected)
