@@ -3,9 +3,10 @@
 import pytest
 from scipy.stats import binomtest
 
+from dpflows.anomaly import voting
 from dpflows.anomaly.query_budget import Meter
 from dpflows.anomaly.voting import MECHANISMS, SparseVectorStream, Terms, mechanism_for
-from dpflows.errors import BudgetError, InputError
+from dpflows.errors import BudgetError, InputError, UnplannedReleaseError
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import NEIGHBOURS, VoteEvent
 from dpflows.privacy.guarantee import Budget
@@ -52,6 +53,16 @@ def test_the_test_rejects_noise_of_half_the_size(name, free):
     loud = mechanism_for(name, terms(epsilon=1.2))
     honest = mechanism_for(name, terms())
     assert is_surprised(honest.price, 7, answers(loud, 7, meter=free))
+
+
+@every_law
+def test_an_answer_with_less_noise_than_was_charged_is_never_given(name, free, monkeypatch):
+    real = voting.noisy_vote
+    monkeypatch.setattr(
+        voting, "noisy_vote", lambda *a, epsilon, **k: real(*a, epsilon=2 * epsilon, **k)
+    )
+    with pytest.raises(UnplannedReleaseError, match="not among the planned"):
+        answers(mechanism_for(name, terms()), 7, count=1, meter=free)
 
 
 @every_law

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpflows import DPGaussian
-from dpflows.errors import InputError
+from dpflows.errors import InputError, UnplannedReleaseError
 from dpflows.evaluation import private
 from dpflows.evaluation.measures import Subject, public_range
 from dpflows.evaluation.private import plan_evaluation
@@ -76,7 +76,7 @@ def test_releases_that_were_not_announced_are_refused(subject, monkeypatch):
         "noisy_histogram",
         lambda *given, scale, **named: real(*given, scale=scale / 3, **named),
     )
-    with pytest.raises(RuntimeError, match="announced"):
+    with pytest.raises(UnplannedReleaseError, match="not among the planned"):
         plan.release(subject, OS)
 
 

@@ -33,6 +33,7 @@ from dpflows.privacy.events import (
     check_positive,
 )
 from dpflows.privacy.mechanisms import SparseVector, noisy_vote
+from dpflows.privacy.mechanisms.release import only_these
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
 
@@ -275,16 +276,18 @@ class _SingleVote(Mechanism):
         return meter.remaining()
 
     def _answer(self, votes: int, number: int, entropy: Entropy) -> bool:
-        return noisy_vote(
-            votes,
-            self._terms.voters,
-            epsilon=self._terms.epsilon,
-            law=self.law,
-            sensitivity=self._terms.sensitivity,
-            entropy=entropy,
-            # A test seed gives equal noise to equal purposes.
-            purpose=f"{_PURPOSE} {number}",
-        ).value
+        # a test seed gives equal noise to equal purposes
+        event = dataclasses.replace(self.price, purpose=f"{_PURPOSE} {number}")
+        with only_these([event]):
+            return noisy_vote(
+                votes,
+                self._terms.voters,
+                epsilon=self._terms.epsilon,
+                law=self.law,
+                sensitivity=self._terms.sensitivity,
+                entropy=entropy,
+                purpose=event.purpose,
+            ).value
 
 
 @final

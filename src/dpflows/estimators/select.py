@@ -18,7 +18,7 @@ from dpflows.estimators.charging import charge, withdrawn_on_failure
 from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
 from dpflows.pipeline.domain import read_bounds, stamps_of
 from dpflows.pipeline.plan import FAINT
-from dpflows.pipeline.stage import Work
+from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.accounting.registry import Misstated, Spending, check_sizes
 from dpflows.privacy.events import Event, GaussianEvent, check_choice
@@ -57,8 +57,8 @@ FIXED = (
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Scoring:
-    """How a run is scored: the mean log-density of all rows, clipped, with noise.
+class Scoring(Stage):
+    """The stage that scores a run: the mean log-density of all rows, clipped, with noise.
 
     Attributes:
         low: The lowest log-density that counts, in nats.
@@ -71,9 +71,22 @@ class Scoring:
     noise: float
 
     @property
-    def event(self) -> Event:
+    def events(self) -> tuple[Event, ...]:
         """What scoring one run costs."""
-        return GaussianEvent(noise=self.noise, sensitivity=SCORING, purpose=_SCORE)
+        return (GaussianEvent(noise=self.noise, sensitivity=SCORING, purpose=_SCORE),)
+
+    def run(self, work: Work) -> Work:
+        """Needs the density of the run."""
+        logs = needed(work.density).log_densities(work.table)
+        found = noisy_mean_score(
+            np.asarray(logs, np.float64),
+            self.low,
+            self.high,
+            noise=self.noise,
+            entropy=work.entropy,
+            purpose=_SCORE,
+        )
+        return work.after(score=found.value)
 
     def error(self, rows: int) -> float:
         """The standard deviation of the noise on the mean, in nats."""
@@ -119,7 +132,7 @@ class SelectionPlan(Spending):
         if not self.is_private:
             return ()
         fits = [plan.events for plan in self.plans]
-        return (selection_event((self.scoring.event,), fits, mean=self.mean, shape=LAWS[self.law]),)
+        return (selection_event(self.scoring.events, fits, mean=self.mean, shape=LAWS[self.law]),)
 
     @property
     def seconds(self) -> float:
@@ -368,8 +381,7 @@ class DPSelect(DensityMixin, BaseEstimator):
             model = self._candidate(plan.candidates[index], plan.run.epsilon, plan.run.delta)
             own = self._run_entropy(entropy, len(runs))
             try:
-                model._run(plan.plans[index], Work(table, own))
-                score = _scored(model, table, plan.scoring, own)
+                score = _scored(model, plan, index, Work(table, own))
             except Exception:
                 # An error would tell of the rows outside of what is paid for.
                 return None, -math.inf
@@ -378,7 +390,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         release = select_best(
             run,
             len(plan.candidates),
-            run_events=(plan.scoring.event,),
+            run_events=plan.scoring.events,
             candidate_events=[fit.events for fit in plan.plans],
             mean=plan.mean,
             shape=LAWS[plan.law],
@@ -465,7 +477,7 @@ class DPSelect(DensityMixin, BaseEstimator):
             return Scoring(low, high, FAINT)
         part = dataclasses.replace(run, epsilon=self.score_share * run.epsilon)
         noise = calibrate_noise(
-            part, lambda noise: [Scoring(low, high, noise).event], accountant="gdp"
+            part, lambda noise: Scoring(low, high, noise).events, accountant="gdp"
         )
         return Scoring(low, high, noise)
 
@@ -529,18 +541,11 @@ def _log_size(column: Column) -> float:
     return math.log(width / unit + 1.0) if column.is_whole else math.log(width)
 
 
-def _scored(model: DensityEstimator, table: Table, scoring: Scoring, entropy: Entropy) -> float:
-    """The noisy mean log-density of the rows that were fitted."""
-    rows = dataclasses.replace(table, schema=model.encoding_.schema)
-    logs = model.density_.log_prob(model.encoding_.score_points(rows))
-    return noisy_mean_score(
-        np.asarray(logs, np.float64),
-        scoring.low,
-        scoring.high,
-        noise=scoring.noise,
-        entropy=entropy,
-        purpose=_SCORE,
-    ).value
+def _scored(model: DensityEstimator, plan: SelectionPlan, index: int, work: Work) -> float:
+    """Fit a candidate, and its score."""
+    fit = plan.plans[index]
+    model._run(fit, work)
+    return float(needed(fit.carry_out(plan.scoring, work.after(density=model)).score))
 
 
 def _listable(plan: SelectionPlan) -> SelectionPlan:

@@ -24,7 +24,7 @@ from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import clipped_moments, noisy_histogram
 from dpflows.privacy.mechanisms.histograms import COUNTING
-from dpflows.privacy.mechanisms.release import Release
+from dpflows.privacy.mechanisms.release import Release, only_these
 from dpflows.privacy.mechanisms.statistics import moments_sensitivity
 from dpflows.privacy.randomness import Entropy
 
@@ -39,7 +39,7 @@ class PrivateMeasure(abc.ABC):
         share: Its part of the squared budget.
 
     Guarantee:
-        ``release`` makes exactly the events that ``events`` lists.
+        ``release`` is run where nothing but what ``events`` lists can be released.
     """
 
     share: ClassVar[float]
@@ -49,10 +49,8 @@ class PrivateMeasure(abc.ABC):
         """What it costs at a level of noise that its share was taken into account of."""
 
     @abc.abstractmethod
-    def release(
-        self, subject: Subject, level: float, entropy: Entropy
-    ) -> tuple[dict[str, Figures], tuple[Event, ...]]:
-        """The noisy figures by measure, and what was done to get them."""
+    def release(self, subject: Subject, level: float, entropy: Entropy) -> dict[str, Figures]:
+        """The noisy figures by measure."""
 
 
 @final
@@ -75,9 +73,7 @@ class PrivateLogLikelihood(PrivateMeasure):
             ),
         )
 
-    def release(
-        self, subject: Subject, level: float, entropy: Entropy
-    ) -> tuple[dict[str, Figures], tuple[Event, ...]]:
+    def release(self, subject: Subject, level: float, entropy: Entropy) -> dict[str, Figures]:
         """Mean, what the noise adds to its error, and the range."""
         low, high = public_range(subject)
         # a log-density below every range must not become a NaN, which would count as null
@@ -100,7 +96,7 @@ class PrivateLogLikelihood(PrivateMeasure):
             "clipped_below": low,
             "clipped_above": high,
         }
-        return {LogLikelihood.name: figures}, (found.event,)
+        return {LogLikelihood.name: figures}
 
 
 @final
@@ -122,9 +118,7 @@ class PrivateMarginals(PrivateMeasure):
             for i in range(columns)
         )
 
-    def release(
-        self, subject: Subject, level: float, entropy: Entropy
-    ) -> tuple[dict[str, Figures], tuple[Event, ...]]:
+    def release(self, subject: Subject, level: float, entropy: Entropy) -> dict[str, Figures]:
         """Two distances per column."""
         scale = _count_scale(level, len(subject.names))
         codings = subject.codings(BINS)
@@ -137,7 +131,7 @@ class PrivateMarginals(PrivateMeasure):
             both = found[name].value, coding.counts(subject.generated[name])
             figures["kolmogorov"][name] = largest_gap(*both, is_ordered=coding.is_ordered)
             figures["total-variation"][name] = total_variation(*both)
-        return figures, tuple(one.event for one in found.values())
+        return figures
 
 
 def _noisy_counts(
@@ -212,13 +206,10 @@ class PrivateEvaluation(Spending):
         if subject.table.rows != self.rows or len(subject.names) != self.columns:
             raise InputError("the evaluation was planned for a table of another shape")
         figures: dict[str, Figures] = {}
-        made: list[Event] = []
         for measure in PRIVATE_MEASURES:
-            found, events = measure.release(subject, _with_share(self.level, measure), entropy)
-            figures |= found
-            made += events
-        if tuple(made) != self.events:
-            raise RuntimeError("a private measure made other releases than it announced")
+            level = _with_share(self.level, measure)
+            with only_these(measure.events(self.columns, level)):
+                figures |= measure.release(subject, level, entropy)
         return figures
 
 

@@ -52,6 +52,7 @@ class Work:
         parameters: Statistics by name. Released.
         density: The fitted estimator, for stages after the fit. Released.
         threshold: The threshold of a detector. Released.
+        score: How well the density fits the rows. Released.
     """
 
     table: Table
@@ -69,6 +70,7 @@ class Work:
     parameters: dict[str, np.ndarray] | None = None
     density: Any = None
     threshold: Any = None
+    score: float | None = None
 
     def after(self, **made: Any) -> "Work":
         """The work with what a stage made."""
