@@ -213,12 +213,17 @@ def kind_branches(tree: ast.AST) -> list[int]:
             names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
             if texts & KINDS or names & {"BOUNDED_KINDS", "KINDS"}:
                 found.append(node.lineno)
-        elif isinstance(node, ast.Subscript) and _is_kind(node.slice):
+        elif _looked_up(node) is not None and _is_kind(_looked_up(node)):
             found.append(node.lineno)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "get" and node.args and _is_kind(node.args[0]):
-                found.append(node.lineno)
     return found
+
+
+def _looked_up(node: ast.AST) -> ast.AST | None:
+    """The key of ``table[key]`` or ``table.get(key, ...)``."""
+    if isinstance(node, ast.Subscript):
+        return node.slice
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return node.args[0] if is_method and node.func.attr == "get" and node.args else None
 
 
 def _is_kind(node: ast.AST) -> bool:

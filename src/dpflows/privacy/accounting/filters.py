@@ -310,7 +310,7 @@ def _coarse(loss: Loss) -> Loss:
 def _mean_delta(loss: Loss, mu: float, epsilon: float) -> float:
     left = epsilon - loss.values
     kept = -np.expm1(np.minimum(left, 0.0)) if mu == 0 else privacy_profiles.gaussian(left, mu)
-    return loss.failure + float(loss.chances @ kept)
+    return loss.failure + float((loss.chances * kept).sum())
 
 
 @functools.lru_cache(maxsize=256)

@@ -58,9 +58,10 @@ class Loss(NamedTuple):
 
     def delta(self, epsilon: float) -> float:
         """The hockey-stick divergence at ``epsilon``."""
-        above = self.values > epsilon
-        beyond = -np.expm1(epsilon - self.values[above])
-        return float(self.chances[above] @ beyond) + self.failure
+        above = int(np.searchsorted(self.values, epsilon, side="right"))
+        # a dot product would wake the threads of a library for linear algebra, which costs more
+        beyond = self.chances[above:] * -np.expm1(epsilon - self.values[above:])
+        return float(beyond.sum()) + self.failure
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon, not below zero, whose divergence is at most ``delta``.
@@ -77,7 +78,7 @@ class Loss(NamedTuple):
             places, True, key=lambda i: self.delta(float(self.values[i])) <= delta
         )
         mass = float(np.sum(self.chances[at:])) + self.failure
-        weight = float(self.chances[at:] @ np.exp(self.values[at] - self.values[at:]))
+        weight = float((self.chances[at:] * np.exp(self.values[at] - self.values[at:])).sum())
         return max(float(self.values[at]) + math.log((mass - delta) / weight), 0.0)
 
 
