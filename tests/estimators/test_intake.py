@@ -236,7 +236,7 @@ def test_too_many_labels_are_refused_with_advice_or_cut_to_the_frequent_ones(mon
     from dpflows.pipeline import domain as discovering
 
     monkeypatch.setattr(discovering, "MOST_LABELS", 2)
-    with pytest.raises(BudgetError, match='more than 2 histograms.*declare other = "a label"'):
+    with pytest.raises(BudgetError, match='more than 2 categories.*declare other = "a label"'):
         settled(OPEN)
     assert len(settled(with_other("elsewhere")).column("town").categories) == 2
 

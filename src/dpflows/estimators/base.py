@@ -28,8 +28,7 @@ from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.forms import Form
-from dpflows.table.reading import Table
+from dpflows.table.reading import Form, Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.dp_sgd import Callbacks

@@ -1,4 +1,4 @@
-"""Every declared value has one leaf, and leaves give values of their own back."""
+"""Every declared value has one bin, and bins give values of their own back."""
 
 import numpy as np
 import pytest
@@ -6,18 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflows.errors import InputError
-from dpflows.table.cells import seconds
+from dpflows.table.bins import MOST_INTERVALS, MOST_LABELS
 from dpflows.table.columns import Column
-from dpflows.table.intervals import MOST_INTERVALS, Intervals
-from dpflows.table.leaves import MOST_LABELS, leaves_of
 
 DAY = 86400
 CHANCE = np.random.default_rng(7)
 
 
-def drawn(leaves, numbers, fraction=None):
+def drawn(bins, numbers, fraction=None):
     uniforms = CHANCE.random if fraction is None else lambda count: np.full(count, fraction)
-    return leaves.draw(np.asarray(numbers), uniforms)
+    return bins.draw(np.asarray(numbers), uniforms)
 
 
 def values_of(column, chance):
@@ -54,77 +52,77 @@ def columns(draw):
 
 @given(parts=columns(), seed=st.integers(0, 10**6))
 @settings(max_examples=200, deadline=None)
-def test_every_value_has_one_leaf_and_leaves_give_their_own_values_back(parts, seed):
+def test_every_value_has_one_bin_and_bins_give_their_own_values_back(parts, seed):
     column = Column(**parts)
-    leaves, values = leaves_of(column), values_of(column, np.random.default_rng(seed))
-    found = leaves.find(values)
-    assert ((found >= 0) & (found < leaves.filled)).all()
+    bins, values = column.bins(), values_of(column, np.random.default_rng(seed))
+    found = bins.find(values)
+    assert ((found >= 0) & (found < bins.filled)).all()
     for fraction in (None, 0.0, np.nextafter(1, 0)):
-        again = drawn(leaves, found, fraction)
+        again = drawn(bins, found, fraction)
         assert again.dtype == values.dtype
-        np.testing.assert_array_equal(leaves.find(again), found)
+        np.testing.assert_array_equal(bins.find(again), found)
 
 
 @given(parts=columns())
 @settings(max_examples=200, deadline=None)
-def test_leaves_are_all_used_and_their_volumes_add_up(parts):
+def test_bins_are_all_used_and_their_volumes_add_up(parts):
     column = Column(**parts)
-    leaves = leaves_of(column)
-    assert leaves.size == leaves.filled + column.nullable
-    every = np.arange(leaves.size)
-    np.testing.assert_array_equal(leaves.find(drawn(leaves, every)), every)
-    assert sorted(leaves.order) == list(range(leaves.filled))
-    volumes = np.exp(leaves.log_volumes)
-    assert volumes.shape == (leaves.size,)
+    bins = column.bins()
+    assert bins.size == bins.filled + column.nullable
+    every = np.arange(bins.size)
+    np.testing.assert_array_equal(bins.find(drawn(bins, every)), every)
+    assert sorted(bins.order) == list(range(bins.filled))
+    volumes = np.exp(bins.log_volumes)
+    assert volumes.shape == (bins.size,)
     if column.kind in ("integer", "date"):
-        length = DAY if column.counts_days else 1
+        length = DAY if column.unit == "day" else 1
         values = column.max // length - column.min // length + 1
-        assert volumes[: leaves.filled].sum() == pytest.approx(values)
+        assert volumes[: bins.filled].sum() == pytest.approx(values)
     if column.kind == "continuous":
-        spikes = len(leaves.spikes)
-        assert volumes[: leaves.filled].sum() - spikes == pytest.approx(column.max - column.min)
+        spikes = len(bins.spikes)
+        assert volumes[: bins.filled].sum() - spikes == pytest.approx(column.max - column.min)
 
 
 @given(parts=columns())
 @settings(deadline=None)
-def test_missing_cells_have_a_leaf_only_where_they_are_declared(parts):
+def test_missing_cells_have_a_bin_only_where_they_are_declared(parts):
     column = Column(**parts)
-    leaves = leaves_of(column)
+    bins = column.bins()
     nothing = {"continuous": np.nan, "integer": np.nan, "date": np.datetime64("NaT", "us")}
     gap = np.array([nothing.get(column.kind)])
     if not column.nullable:
         with pytest.raises(InputError, match="declare it nullable"):
-            leaves.find(gap)
+            bins.find(gap)
         return
-    assert leaves.find(gap).tolist() == [leaves.size - 1]
-    assert leaves.log_volumes[-1] == 0
-    back = drawn(leaves, [0, leaves.size - 1])
+    assert bins.find(gap).tolist() == [bins.size - 1]
+    assert bins.log_volumes[-1] == 0
+    back = drawn(bins, [0, bins.size - 1])
     assert back.dtype == gap.dtype
-    assert leaves.find(back).tolist() == [0, leaves.size - 1]
+    assert bins.find(back).tolist() == [0, bins.size - 1]
 
 
 def test_the_order_is_that_of_the_values():
     column = Column("x", "continuous", min=-8, max=8, spikes=(8, 0.003, -8))
-    leaves = leaves_of(column)
-    low, high = (drawn(leaves, leaves.order, fraction) for fraction in (0.0, np.nextafter(1, 0)))
-    assert leaves.is_ordered
-    assert leaves.order[0] == MOST_INTERVALS
-    assert leaves.order[-1] == leaves.filled - 1
+    bins = column.bins()
+    low, high = (drawn(bins, bins.order, fraction) for fraction in (0.0, np.nextafter(1, 0)))
+    assert bins.is_ordered
+    assert bins.order[0] == MOST_INTERVALS
+    assert bins.order[-1] == bins.filled - 1
     # an interval and the spike inside it overlap
     assert (np.diff(low) < 0).sum() + (np.diff(high) < 0).sum() == 1
 
 
 def test_single_whole_numbers_need_no_spikes():
-    leaves = leaves_of(Column("age", "integer", min=17, max=90, spikes=(17, 40)))
-    assert leaves.spikes == ()
-    assert leaves.find(np.array([17.0, 40, 90])).tolist() == [0, 23, 73]
+    bins = Column("age", "integer", min=17, max=90, spikes=(17, 40)).bins()
+    assert bins.spikes == ()
+    assert bins.find(np.array([17.0, 40, 90])).tolist() == [0, 23, 73]
 
 
-def test_an_interval_that_spikes_use_up_is_no_leaf():
+def test_an_interval_that_spikes_use_up_is_no_bin():
     column = Column("x", "integer", min=0, max=4095, spikes=(0, 1, 2, 3))
-    leaves = leaves_of(column)
-    assert leaves.find(np.array([0.0, 3, 4])).tolist() == [1023, 1026, 0]
-    assert leaves.order[:5].tolist() == [1023, 1024, 1025, 1026, 0]
+    bins = column.bins()
+    assert bins.find(np.array([0.0, 3, 4])).tolist() == [1023, 1026, 0]
+    assert bins.order[:5].tolist() == [1023, 1024, 1025, 1026, 0]
 
 
 @pytest.mark.parametrize(
@@ -135,56 +133,56 @@ def test_an_interval_that_spikes_use_up_is_no_leaf():
         Column("x", "categorical", categories=("only",)),
     ],
 )
-def test_a_constant_column_has_one_leaf(column):
-    leaves = leaves_of(column)
-    assert leaves.size == 1
-    assert leaves.log_volumes.tolist() == [0.0]
-    assert leaves.find(values_of(column, CHANCE)).max() == 0
+def test_a_constant_column_has_one_bin(column):
+    bins = column.bins()
+    assert bins.size == 1
+    assert bins.log_volumes.tolist() == [0.0]
+    assert bins.find(values_of(column, CHANCE)).max() == 0
 
 
 def test_numbers_beyond_the_bounds_are_found_at_the_nearest():
-    leaves = leaves_of(Column("x", "continuous", min=0, max=1))
-    assert leaves.find(np.array([-5.0, 7.0])).tolist() == leaves.find(np.array([0.0, 1.0])).tolist()
+    bins = Column("x", "continuous", min=0, max=1).bins()
+    assert bins.find(np.array([-5.0, 7.0])).tolist() == bins.find(np.array([0.0, 1.0])).tolist()
 
 
 def test_labels_that_are_not_declared():
     labels = np.array(["a", "b", "stranger", None], dtype=object)
     plain = Column("x", "categorical", categories=("b", "a"), nullable=True)
-    assert leaves_of(plain).find(labels).tolist() == [1, 0, -1, 2]
+    assert plain.bins().find(labels).tolist() == [1, 0, -1, 2]
     other = Column("x", "categorical", categories=("b", "a"), other="b", nullable=True)
-    assert leaves_of(other).find(labels).tolist() == [1, 0, 0, 2]
-    assert not leaves_of(plain).is_ordered
+    assert other.bins().find(labels).tolist() == [1, 0, 0, 2]
+    assert not plain.bins().is_ordered
 
 
 @pytest.mark.parametrize("days", [1, 40, 365, 3650])
 def test_days_stay_whole(days):
     column = Column("x", "date", min=0, max=(days - 1) * DAY, unit="day")
     dates = np.arange(days).astype("datetime64[D]").astype("datetime64[us]")
-    leaves = leaves_of(column)
-    found = leaves.find(dates)
-    back = drawn(leaves, found)
+    bins = column.bins()
+    found = bins.find(dates)
+    back = drawn(bins, found)
     np.testing.assert_array_equal(back, back.astype("datetime64[D]"))
-    np.testing.assert_array_equal(leaves.find(back), found)
+    np.testing.assert_array_equal(bins.find(back), found)
     if days <= MOST_INTERVALS:
         np.testing.assert_array_equal(back, dates)
 
 
 @pytest.mark.parametrize("days", [365, 3650])
 def test_intervals_of_seconds_begin_at_midnight_where_they_are_long(days):
-    """A day whose time was cut off lies in the leaf that it was drawn from."""
-    leaves = leaves_of(Column("x", "date", min=0, max=(days - 1) * DAY, spikes=()))
-    found = leaves.find(np.arange(days).astype("datetime64[D]").astype("datetime64[us]"))
-    back = drawn(leaves, found).astype("datetime64[D]").astype("datetime64[us]")
-    np.testing.assert_array_equal(leaves.find(back), found)
+    """A day whose time was cut off lies in the bin that it was drawn from."""
+    bins = Column("x", "date", min=0, max=(days - 1) * DAY, spikes=()).bins()
+    found = bins.find(np.arange(days).astype("datetime64[D]").astype("datetime64[us]"))
+    back = drawn(bins, found).astype("datetime64[D]").astype("datetime64[us]")
+    np.testing.assert_array_equal(bins.find(back), found)
 
 
 def test_moments_belong_to_their_second():
-    leaves = Intervals(Column("x", "date", min=0, max=9))
-    assert leaves.find(np.array([3_999_999, 4_000_000], "datetime64[us]")).tolist() == [3, 4]
-    assert seconds(drawn(leaves, [4])).tolist() == [4.0]
+    bins = Column("x", "date", min=0, max=9).bins()
+    assert bins.find(np.array([3_999_999, 4_000_000], "datetime64[us]")).tolist() == [3, 4]
+    assert drawn(bins, [4]).astype("datetime64[s]").astype(int).tolist() == [4]
 
 
-def test_what_has_no_leaves_is_refused_with_advice():
+def test_what_has_no_bins_is_refused_with_advice():
     many = tuple(map(str, range(MOST_LABELS + 1)))
     cases = {
         "nothing is declared about column 'x'": Column("x", "integer"),
@@ -193,4 +191,4 @@ def test_what_has_no_leaves_is_refused_with_advice():
     }
     for message, column in cases.items():
         with pytest.raises(InputError, match=message):
-            _ = leaves_of(column).size
+            _ = column.bins().size
