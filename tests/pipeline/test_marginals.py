@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from dpflows.pipeline import marginals
 from dpflows.pipeline.marginals import plan_grouping
@@ -12,7 +9,6 @@ from dpflows.privacy.events import GaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import histograms
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.bins import rest, runs
 from dpflows.table.columns import Column
 
 BUDGET = Budget(1.0, 1e-5)
@@ -27,26 +23,6 @@ BINS = tuple(column.bins() for column in COLUMNS)
 def codes_of(rows, rng=None):
     rng = rng or np.random.default_rng()
     return np.column_stack([rng.integers(0, bins.size, rows) for bins in BINS])
-
-
-@given(arrays(float, st.integers(1, 60), elements=st.floats(-50, 500)), st.floats(1, 200))
-def test_neighbours_stay_together_until_they_have_enough(counts, enough):
-    groups = runs(counts, enough)
-    assert groups[0] == 0
-    assert set(np.diff(groups)) <= {0, 1}
-    for group in range(groups.max()):
-        inside = counts[groups == group]
-        following = counts[groups == group + 1]
-        assert inside.sum() >= enough or following[0] >= enough
-
-
-@given(arrays(float, st.integers(1, 60), elements=st.floats(-50, 500)), st.floats(1, 200))
-def test_rare_labels_share_one_bin(counts, enough):
-    groups = rest(counts, enough)
-    rare = counts < enough
-    assert len(set(groups[rare])) == rare.any()
-    assert len(set(groups[~rare])) == (~rare).sum()
-    assert not set(groups[rare]) & set(groups[~rare])
 
 
 def test_frequent_values_have_merged_bins_of_their_own():

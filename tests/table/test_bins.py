@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from dpflows.errors import InputError
-from dpflows.table.bins import MOST_INTERVALS, MOST_LABELS
+from dpflows.table.bins import MOST_INTERVALS, MOST_LABELS, MergedBins, rest, runs
 from dpflows.table.columns import Column
 
 DAY = 86400
@@ -192,3 +193,63 @@ def test_what_has_no_bins_is_refused_with_advice():
     for message, column in cases.items():
         with pytest.raises(InputError, match=message):
             _ = column.bins().size
+
+
+@given(arrays(float, st.integers(1, 60), elements=st.floats(-50, 500)), st.floats(1, 200))
+def test_neighbours_stay_together_until_they_have_enough(counts, enough):
+    groups = runs(counts, enough)
+    assert groups[0] == 0
+    assert set(np.diff(groups)) <= {0, 1}
+    for group in range(groups.max()):
+        inside = counts[groups == group]
+        following = counts[groups == group + 1]
+        assert inside.sum() >= enough or following[0] >= enough
+
+
+@given(arrays(float, st.integers(1, 60), elements=st.floats(-50, 500)), st.floats(1, 200))
+def test_rare_labels_share_one_bin(counts, enough):
+    groups = rest(counts, enough)
+    rare = counts < enough
+    assert len(set(groups[rare])) == rare.any()
+    assert len(set(groups[~rare])) == (~rare).sum()
+    assert not set(groups[rare]) & set(groups[~rare])
+
+
+@given(parts=columns(), most=st.integers(1, 40))
+@settings(max_examples=100, deadline=None)
+def test_bins_are_merged_evenly(parts, most):
+    bins = Column(**parts).bins()
+    merged = MergedBins.evenly(bins, most)
+    singles = bins.size - bins.filled + bins.singles
+    assert merged.size <= most + singles
+    assert (np.diff(merged.groups) >= 0).all()
+    assert set(merged.groups) == set(range(merged.size))
+    intervals = np.bincount(merged.groups)[: merged.size - singles]
+    assert np.ptp(intervals) <= 1 if len(intervals) else merged.size == singles
+    np.testing.assert_allclose(np.bincount(merged.groups, merged.shares), 1)
+
+
+@given(parts=columns(), seed=st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_merged_bins_give_their_own_values_back(parts, seed):
+    bins, chance = Column(**parts).bins(), np.random.default_rng(seed)
+    counts = chance.poisson(1.0, bins.size) * chance.choice([0.0, 50.0], bins.size)
+    for merged in (
+        MergedBins.each(bins),
+        MergedBins.evenly(bins, 7),
+        MergedBins.by_counts(bins, counts, noise=3.0, rows=1000, width=32),
+    ):
+        groups = chance.integers(0, merged.size, 200)
+        np.testing.assert_array_equal(merged.find(merged.draw(groups, chance.random)), groups)
+
+
+def test_merged_bins_stand_out_from_the_noise():
+    bins = Column("x", "integer", min=0, max=99, nullable=True).bins()
+    counts = np.full(101, 10.0)
+    counts[50] = 500.0
+    merged = MergedBins.by_counts(bins, counts, noise=10.0, rows=1500, width=10)
+    assert (merged.groups == merged.groups[50]).sum() == 1
+    assert (merged.groups == merged.groups[100]).sum() == 1
+    held = np.bincount(merged.groups, counts)
+    # runs end before a frequent value and at the last one
+    assert (held[:-1] >= 40).sum() >= merged.size - 4

@@ -396,7 +396,7 @@ class CutBins(Bins):
 
 @final
 @dataclass(frozen=True, eq=False)
-class MergedBins(Bins):
+class MergedBins:
     """Groups of the finest bins of a column.
 
     Args:
@@ -464,24 +464,9 @@ class MergedBins(Bins):
         return cls(bins, groups, _shares(groups, weights))
 
     @property
-    def name(self) -> str:  # type: ignore[override]
-        """The column."""
-        return self.bins.name
-
-    @property
-    def nullable(self) -> bool:  # type: ignore[override]
-        """Whether there is a bin of missing cells."""
-        return self.bins.nullable
-
-    @property
-    def filled(self) -> int:
-        """How many merged bins hold a value."""
-        return int(self.groups.max()) + 1 - self.nullable
-
-    @property
-    def is_ordered(self) -> bool:
-        """As that of the finest bins."""
-        return self.bins.is_ordered
+    def size(self) -> int:
+        """How many merged bins there are."""
+        return int(self.groups.max()) + 1
 
     def draw(self, groups: Int[np.ndarray, " n"], uniforms: Uniforms) -> np.ndarray:
         """A value of every merged bin, by the shares of the bins and evenly inside them."""
@@ -498,9 +483,6 @@ class MergedBins(Bins):
         """The merged bin of every cell; -1 for a label that is not declared."""
         found = self.bins.find(values)
         return np.where(found < 0, -1, self.groups[found])
-
-    def _find(self, values: np.ndarray) -> np.ndarray:
-        return self.find(values)
 
 
 def runs(counts: Counts, enough: float, empty: Bool[np.ndarray, " bins"] | None = None) -> Numbers:
