@@ -45,6 +45,7 @@ def test_the_import_contract_holds(copy):
         ("training", "from dpflows.estimators import files"),
         ("errors", "import dpflows.privacy"),
         ("evaluation", "import dp_accounting"),
+        ("table/raw", "from dpflows.table.schema import Schema"),
     ],
 )
 def test_the_import_contract_catches_a_forbidden_import(copy, module, line):

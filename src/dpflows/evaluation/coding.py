@@ -60,7 +60,7 @@ class Coding:
     @property
     def is_ordered(self) -> bool:
         """Whether the order of the bins means something."""
-        return self.column.rules.is_sorted
+        return self.column.rules.is_ordinal
 
     @property
     def size(self) -> int:

@@ -174,7 +174,7 @@ def _checked_left(comparison: Comparison, schema: Declared) -> Column:
     if not schema.has_column(name):
         raise InputError(f"what stands before {sign!r} must be a column of the schema")
     column = schema.column(name)
-    if sign not in ("=", "!=") and not column.rules.is_bounded:
+    if sign not in ("=", "!=") and not column.rules.has_order:
         raise InputError(f"column {name!r} is {column.kind}, which has no order; use = or !=")
     return column
 
@@ -191,7 +191,7 @@ def _right(comparison: Comparison, column: Column, schema: Declared) -> object:
             raise InputError(f"column {column.name!r} is compared with no column of the schema")
         return _value(operand.text, column)
     other = schema.column(operand.text)
-    if other.rules.comparable != column.rules.comparable:
+    if other.rules.compared_as != column.rules.compared_as:
         raise InputError(
             f"columns {column.name!r} and {other.name!r} are {column.kind} and {other.kind}, "
             "which cannot be compared"

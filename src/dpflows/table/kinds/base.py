@@ -67,8 +67,8 @@ class Kind(abc.ABC):
         discovers: What may be missing from the declaration: bounds, categories, or nothing.
         is_number: Whether values are float64 numbers that models of plain numbers take.
         is_whole: Whether values are counted, not measured.
-        is_sorted: Whether the order of values means something.
-        is_bounded: Whether values can be compared by size.
+        is_ordinal: Whether the order of values means something.
+        has_order: Whether values can be compared by size.
         has_labels: Whether there are a few values, each by itself.
         margin: How far a number is spread to either side before a density describes it.
         precedence: Proposals try kinds with lower numbers first.
@@ -91,8 +91,8 @@ class Kind(abc.ABC):
     discovers: ClassVar[str | None] = None
     is_number: ClassVar[bool] = False
     is_whole: ClassVar[bool] = False
-    is_sorted: ClassVar[bool] = True
-    is_bounded: ClassVar[bool] = False
+    is_ordinal: ClassVar[bool] = True
+    has_order: ClassVar[bool] = False
     has_labels: ClassVar[bool] = False
     margin: ClassVar[float] = 0.0
     precedence: ClassVar[int] = 50
@@ -224,7 +224,7 @@ class Kind(abc.ABC):
     # Constraints
 
     @property
-    def comparable(self) -> str:
+    def compared_as(self) -> str:
         """Columns can be compared where this is the same."""
         return self.name
 

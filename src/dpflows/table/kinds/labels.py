@@ -63,7 +63,7 @@ class Categorical(Labelled):
     name = "categorical"
     fields = ("categories", "other")
     discovers = CATEGORIES
-    is_sorted = False
+    is_ordinal = False
     precedence = 90
     operand_form = "a label or a column of labels"
 

@@ -45,7 +45,7 @@ class Bounded(Kind):
 
     fields = ("min", "max", "spikes")
     discovers = BOUNDS
-    is_bounded = True
+    has_order = True
     widest: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     @property
@@ -190,7 +190,7 @@ class Number(Bounded):
         return "numbers"
 
     @property
-    def comparable(self) -> str:
+    def compared_as(self) -> str:
         """Numbers can be compared with each other."""
         return "number"
 
