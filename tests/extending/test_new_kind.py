@@ -37,6 +37,7 @@ class Duration(Whole):
     nothing = np.nan
     precedence = 35
     widest = (0.0, 1e9)
+    range_form = "between 0 and 1e9 seconds"
     unit_form = "whole seconds"
     bound_form = spikes_form = "a duration such as 01:30:00"
     operand_form = "a duration such as 01:30:00 or a column of durations"
@@ -216,6 +217,7 @@ def test_what_is_no_duration_is_refused_without_quoting_it(cells, message):
     ("parts", "message"),
     [
         ({"min": 0, "max": 0.5}, "whole seconds"),
+        ({"min": -1, "max": 5}, "must lie between 0 and 1e9 seconds"),
         ({"categories": ("a",)}, "categories do not belong to a duration column"),
         ({"min": 0, "max": 9, "spikes": (10,)}, "between min and max"),
     ],

@@ -202,7 +202,7 @@ def _unchanged(values: np.ndarray) -> np.ndarray:
 @final
 @dataclass(frozen=True, eq=False)
 class IntervalBins(FinestBins):
-    """Intervals between the bounds, and single values that rows may pile up on.
+    """Intervals between the bounds, and single values that many rows may share.
 
     Whole numbers are bins by themselves if there are not too many. Where values are grouped,
     and for numbers with fractions, spikes are bins of their own. Their numbers follow those
@@ -453,7 +453,7 @@ class MergedBins:
         """
         filled = counts[: bins.filled]
         if bins.is_ordered:
-            empty = _deserted(filled, width, EMPTY * noise)
+            empty = _probably_empty(filled, width, EMPTY * noise)
             groups = runs(np.where(empty, 0.0, filled), _enough(filled, noise, rows), empty)
         else:
             groups = rest(filled, _enough(filled, noise, rows))
@@ -499,12 +499,12 @@ def runs(counts: Counts, enough: float, empty: Bool[np.ndarray, " bins"] | None 
         >>> runs(np.array([1.0, 0.0, 0.0]), 5.0, np.array([False, True, True])).tolist()
         [0, 1, 1]
     """
-    walls = np.zeros(len(counts), dtype=bool)
+    borders = np.zeros(len(counts), dtype=bool)
     if empty is not None:
-        walls[1:] = empty[1:] != empty[:-1]
+        borders[1:] = empty[1:] != empty[:-1]
     groups, group, held = [], 0, 0.0
-    for at, (count, wall) in enumerate(zip(counts.tolist(), walls.tolist(), strict=True)):
-        if at > 0 and (wall or max(count, held) >= enough):
+    for at, (count, border) in enumerate(zip(counts.tolist(), borders.tolist(), strict=True)):
+        if at > 0 and (border or max(count, held) >= enough):
             group, held = group + 1, 0.0
         groups.append(group)
         held += count
@@ -522,7 +522,7 @@ def rest(counts: Counts, enough: float) -> Numbers:
     return np.where(frequent, np.cumsum(frequent) - 1, frequent.sum())
 
 
-def _deserted(counts: Counts, width: int, little: float) -> Bool[np.ndarray, " bins"]:
+def _probably_empty(counts: Counts, width: int, little: float) -> Bool[np.ndarray, " bins"]:
     """Which bins lie in large groups that may well be empty."""
     sums = np.add.reduceat(counts, np.arange(0, len(counts), width))
     return np.repeat(sums < little, width)[: len(counts)]

@@ -149,9 +149,9 @@ def read_cells(
     Args:
         raw: The cells.
         column: What they mean.
-        label: How a message speaks of the column.
+        label: How a message names the column.
         text: How cells of text are written.
-        gaps: Numbers of rows whose cells could not be told apart, which are missing.
+        gaps: Numbers of rows whose cells could not be separated, which are missing.
 
     Guarantee:
         Each value depends on its own cell and on declarations alone.

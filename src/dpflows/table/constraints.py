@@ -70,7 +70,7 @@ class Constraint:
     """A rule that every row keeps.
 
     Args:
-        text: The rule in words.
+        text: The rule.
 
     Guarantee:
         Messages name columns of the schema and quote no value.

@@ -243,7 +243,7 @@ def _labels(name: str, labels: Any) -> tuple[str, ...]:
 def _check_keys(owner: str, entry: dict[Any, Any], known: tuple[str, ...]) -> None:
     for key in entry:
         if key not in known:
-            # a key that looks like no word may be a value that strayed
+            # a key that does not look like a word may be a value in the wrong place
             is_word = isinstance(key, str) and re.fullmatch(r"[A-Za-z_-]{1,30}", key)
             shown = f"unknown key {key!r}" if is_word else "unknown key"
             raise InputError(f"{owner}: {shown}; known keys are {', '.join(known)}")

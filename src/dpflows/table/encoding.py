@@ -204,7 +204,7 @@ class MixedEncoding:
 
 
 def require_declared(schema: Schema) -> None:
-    """Refuse columns without bounds or categories, with the two ways out."""
+    """Refuse columns without bounds or categories, with the two remedies."""
     names = schema.undeclared()
     if not names:
         return

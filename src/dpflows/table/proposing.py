@@ -1,6 +1,6 @@
 """Columns proposed for tables that came without a schema.
 
-A proposal is told from the rows, so that one row can change it. It is meant for somebody who
+A proposal is inferred from the rows, so that one row can change it. It is meant for somebody who
 checks it; nothing is fitted with it unseen.
 """
 

@@ -52,8 +52,8 @@ class Source:
         cells: The columns.
         has_own_names: Whether the names came with the table.
         has_integer_labels: Whether a pandas frame named its columns by numbers.
-        is_text: Whether cells came as text whose types are yet to be told.
-        gaps: Numbers of rows whose cells could not be told apart; they are missing.
+        is_text: Whether cells came as text whose types are not known yet.
+        gaps: Numbers of rows whose cells could not be separated; they are missing.
     """
 
     kind: str
@@ -143,7 +143,7 @@ def _from_arrow(cells: pa.ChunkedArray) -> Cells:
     if is_moment(cells.type):
         return _moments(*_counts(cells))
     if pa.types.is_decimal(cells.type):
-        # by way of text, because a shared number of digits must not move the last bit
+        # through text, because a shared number of digits must not move the last bit
         cells = cells.cast(pa.large_string())
     elif not (is_number(cells.type) or pa.types.is_null(cells.type)):
         raise InputError("type is not accepted")

@@ -43,7 +43,7 @@ class Schema:
         target: The column that the others are to predict, if there is one.
         constraints: Rules that every row keeps.
         text: How cells of text are written, in files and elsewhere.
-        is_proposed: Whether kinds, and what ``text`` says, were told from a table and nobody
+        is_proposed: Whether kinds, and what ``text`` says, were inferred from a table and nobody
             has looked at them yet.
 
     Example:
@@ -134,7 +134,7 @@ class Schema:
 
         Guarantee:
             A proposal is not public until somebody has looked at it: the types of a frame,
-            and the kinds, delimiter, decimal mark and encoding of a text file, are told from
+            and the kinds, delimiter, decimal mark and encoding of a text file, are inferred from
             the rows, and one row can change them. No value enters it without consent; with
             consent, ``values_read`` says that the schema is not public.
 
@@ -222,7 +222,7 @@ class Schema:
         return {column.name: column for column in self.columns}
 
     def label(self, name: str) -> str:
-        """How a message speaks of a column: by name, or by number if names are private."""
+        """How a message names a column: by name, or by number if names are private."""
         if self.names_read:
             return f"column number {self._places[name] + 1}"
         return f"column {name!r}"
@@ -243,7 +243,7 @@ class Schema:
     def is_mixed(self) -> bool:
         """Whether rows are more than plain numbers between bounds.
 
-        A target makes them so if it tells classes apart; a measured one is a number like
+        A target makes them so if it has classes; a measured one is a number like
         others.
 
         Example:

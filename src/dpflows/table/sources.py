@@ -184,7 +184,7 @@ def from_pandas(frame: Any) -> Source:
 
 
 def _from_series(series: Any) -> Raw:
-    """A column in its own type, or as objects where that type would tell of other rows."""
+    """A column in its own type, or as objects where that type would depend on other rows."""
     held = getattr(series.dtype, "categories", series).dtype
     if held.kind != "O" or not isinstance(held, np.dtype):
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError):

@@ -29,10 +29,10 @@ from dpflows.table.kinds.base import (
 from dpflows.table.raw import NUMBER, TEXT, TRUTH, to_numpy
 from dpflows.table.text_format import PLAIN, TextFormat
 
-#: Beyond this size neighbouring whole numbers can no longer be told apart reliably.
+#: Beyond this size neighbouring whole numbers can no longer be distinguished reliably.
 MAX_INTEGER = 1e15
 MAX_SPIKES = 100
-#: A whole number of up to so many values tells classes apart; one of more measures something.
+#: A whole number of up to so many values is a class label; one of more is a measurement.
 MOST_CLASSES = 16
 
 
@@ -94,7 +94,7 @@ class Bounded(Kind):
 
     @abc.abstractmethod
     def _check_width(self, low: float, high: float) -> None:
-        """Refuse bounds between which no values of the kind can be told apart."""
+        """Refuse bounds between which no values of the kind can be distinguished."""
 
     def _spikes(self, low: float, high: float) -> tuple[float, ...] | None:
         if self.column.spikes is None:
@@ -155,7 +155,7 @@ class Bounded(Kind):
 
     @property
     def places(self) -> tuple[float, ...]:
-        """Single values that rows may pile up on: as declared, or the bounds and zero."""
+        """Single values that many rows may share: as declared, or the bounds and zero."""
         if self.column.spikes is not None:
             return self.column.spikes
         low, high = self.bounds
@@ -261,11 +261,13 @@ class Whole(Bounded):
 
     Attributes:
         unit_form: What bounds and spikes must be, for messages.
+        range_form: Where bounds must lie, for messages.
     """
 
     is_whole = True
     widest = (-MAX_INTEGER, MAX_INTEGER)
     unit_form: ClassVar[str] = "whole numbers"
+    range_form: ClassVar[str] = "within 1e15 of zero"
 
     def _check_width(self, low: float, high: float) -> None:
         if not (low.is_integer() and high.is_integer()):
@@ -273,8 +275,9 @@ class Whole(Bounded):
         self._check_range(low, high)
 
     def _check_range(self, low: float, high: float) -> None:
-        if max(abs(low), abs(high)) > MAX_INTEGER:
-            message = f"min and max of {self.name} columns must lie within 1e15 of zero"
+        least, most = self.widest
+        if low < least or high > most:
+            message = f"min and max of {self.name} columns must lie {self.range_form}"
             raise self.column.refuse(message)
 
     def _check_spikes(self, spikes: tuple[float, ...]) -> None:
@@ -293,9 +296,8 @@ class Whole(Bounded):
 
     def settled(self, low: float, high: float) -> tuple[float, float]:
         """Whole numbers that the kind can have."""
-        return float(np.clip(np.floor(low), *self.widest)), float(
-            np.clip(np.ceil(high), *self.widest)
-        )
+        least, most = np.clip([np.floor(low), np.ceil(high)], *self.widest).tolist()
+        return least, most
 
     def describe_bound(self, value: float) -> Any:
         """A whole number."""
