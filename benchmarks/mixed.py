@@ -19,11 +19,18 @@ from dpflows.experiments.baselines.comparison import Arena
 from dpflows.experiments.data import ADULT_SCHEMA, read_adult
 from dpflows.pipeline import marginals
 from dpflows.privacy.guarantee import Budget
+from dpflows.table import bins
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Schema
 
 DELTA, HELD_OUT = 1e-6, 4_561
-SHARES = {name.lower(): name for name in ("LEAF_SHARE", "CELL_SHARE", "STANDS_OUT", "MOST_CELLS")}
+#: Public rules that a variant may change, and where they are.
+RULES = {
+    "bin_share": (marginals, "BIN_SHARE"),
+    "merged_share": (marginals, "MERGED_SHARE"),
+    "stands_out": (bins, "STANDS_OUT"),
+    "most_merged": (bins, "MOST_MERGED"),
+}
 
 
 def settings(variant):
@@ -41,8 +48,8 @@ def halves(data):
 
 def line(variant, epsilon, fitted, held, schema):
     given = settings(variant)
-    for name in [name for name in given if name in SHARES]:
-        setattr(marginals, SHARES[name], given.pop(name))
+    for name in [name for name in given if name in RULES]:
+        setattr(*RULES[name], given.pop(name))
     model = DPAutoregressive(epsilon, DELTA, schema=schema, **given).fit(fitted)
     columns = (
         read_table(rows, schema).columns for rows in (fitted, held, model.sample(len(fitted)))

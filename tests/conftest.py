@@ -13,8 +13,13 @@ from typing import Any
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
+
+# How long an example takes says how busy the machine is; whole tests have a time limit.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 # Keys of kept runs belong into the state folder of whoever runs them, not of a test.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpflows-state-")

@@ -179,4 +179,4 @@ def _number(rng: np.random.Generator, column: Column) -> float | int:
 def _moment(rng: np.random.Generator, column: Column) -> datetime.datetime | datetime.date:
     seconds = int(rng.integers(FIRST_DAY, LAST_DAY))
     moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
-    return moment.date() if column.counts_days else moment
+    return moment.date() if column.unit == "day" else moment

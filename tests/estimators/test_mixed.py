@@ -17,12 +17,12 @@ from dpflows.errors import BudgetError, InputError
 from dpflows.estimators import autoregressive
 from dpflows.files import read_model, write_model
 from dpflows.models.autoregressive import cell_network
-from dpflows.models.mixed import Grouped, MixedDensity
+from dpflows.models.mixed import BinShares, MixedDensity
 from dpflows.pipeline.marginals import CountMarginals, order_of
 from dpflows.privacy.guarantee import Budget
 from dpflows.table.columns import Column
 from dpflows.table.constraints import Constraint
-from dpflows.table.mixing import MixedEncoding
+from dpflows.table.encoding import MixedEncoding
 from dpflows.table.schema import Schema
 from dpflows.training.dp_sgd import Callbacks
 
@@ -292,7 +292,7 @@ def rare_density():
         lambda n: n.out.weight.args[1], network, jnp.zeros_like(network.out.weight.args[1])
     )
     moved = eqx.tree_at(lambda n: (n.direct.weight, n.out.bias), flat, (weight, bias))
-    each = Grouped(np.arange(2), np.ones(2), np.zeros(2))
+    each = BinShares(np.arange(2), np.ones(2), np.zeros(2))
     return MixedDensity(moved, (each, each), (0, 1))
 
 

@@ -21,7 +21,7 @@ from dpflows import (
 )
 from dpflows.errors import InputError, unchained, unquoted
 from dpflows.table import Encoding
-from dpflows.table.mixing import MixedEncoding
+from dpflows.table.encoding import MixedEncoding
 
 NUMBERS = {
     "columns": {

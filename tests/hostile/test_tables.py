@@ -19,7 +19,7 @@ import pytest
 
 from dpflows.errors import InputError
 from dpflows.table import Schema, read_file
-from dpflows.table.sources import Source
+from dpflows.table.raw import Source
 from figures import note
 from hostile.tables import Written, written
 from table.fuzzing import schema_case, table_case

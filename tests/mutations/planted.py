@@ -141,7 +141,7 @@ BUGS: dict[str, Bug] = {
     "NaN rows skipped": Bug(
         "table/reading.py",
         "    outside = sum(",
-        "    from dpflows.table.columns import is_missing\n"
+        "    from dpflows.table.raw import is_missing\n"
         "    gaps = np.any([is_missing(values) for values in columns.values()], axis=0)\n"
         "    columns = {name: values[~gaps] for name, values in columns.items()}\n"
         "    outside = sum(",

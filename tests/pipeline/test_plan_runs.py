@@ -127,8 +127,8 @@ def changed_rules(patch):
     patch.setattr(initialisation, "SHARE", 0.5)
     patch.setattr(initialisation, "_LEAST_SHARE", 0.5)
     patch.setattr(defaults, "_FEWEST_STEPS", 1)
-    patch.setattr(marginals, "LEAF_SHARE", 0.5)
-    patch.setattr(marginals, "CELL_SHARE", 0.5)
+    patch.setattr(marginals, "BIN_SHARE", 0.5)
+    patch.setattr(marginals, "MERGED_SHARE", 0.5)
 
 
 @pytest.mark.filterwarnings("ignore::dpflows.errors.RepeatedFitWarning")

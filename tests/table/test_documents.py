@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from dpflows.errors import InputError
 from dpflows.table import Column, Schema, TextFormat
 from dpflows.table.constraints import Constraint
-from dpflows.table.documents import MAX_BYTES, to_json, to_toml
+from dpflows.table.documents import MAX_BYTES
 from table.generated import build, schemas
 
 
@@ -126,14 +126,14 @@ def test_a_schema_that_makes_missing_cells_must_allow_them():
 def test_a_proposal_says_that_it_was_read_off_the_rows(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("age;dose\n1;2,5\n")
-    written = to_toml(Schema.from_frame(path))
+    written = Schema.from_frame(path).to_toml()
     assert "# read off the rows of the file: check every line\n[text]\ndelimiter" in written
     assert written.startswith("# proposed: kinds were told from the table")
 
 
 def test_what_is_not_declared_is_not_written():
     plain = Schema((Column("age", "integer", min=0, max=120),))
-    assert to_toml(plain) == '[columns.age]\nkind = "integer"\nmin = 0\nmax = 120\n'
+    assert plain.to_toml() == '[columns.age]\nkind = "integer"\nmin = 0\nmax = 120\n'
     assert list(plain.to_dict()) == ["columns", "values_read"]
 
 
@@ -155,7 +155,7 @@ def test_the_schema_of_the_page_on_tables_is_one(tmp_path):
 
 def test_an_undeclared_column_leaves_a_gap_to_fill():
     schema = Schema((Column("dose", "continuous", unit="mg"), Column("sex", "categorical")))
-    assert to_toml(schema) == (
+    assert schema.to_toml() == (
         '[columns.dose]\nkind = "continuous"\nunit = "mg"\n'
         "# min =    declare from public knowledge\n# max =    declare from public knowledge\n"
         '\n[columns.sex]\nkind = "categorical"\n'
@@ -165,8 +165,8 @@ def test_an_undeclared_column_leaves_a_gap_to_fill():
 
 def test_values_read_from_rows_are_said_so():
     schema = Schema((Column("dose", "continuous", min=0, max=1),), values_read=True)
-    assert to_toml(schema).startswith("# bounds or categories below were read from the rows")
-    assert json.loads(to_json(schema))["values_read"] is True
+    assert schema.to_toml().startswith("# bounds or categories below were read from the rows")
+    assert json.loads(schema.to_json())["values_read"] is True
 
 
 def test_a_file_with_a_mark_at_its_start(tmp_path):

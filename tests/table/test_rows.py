@@ -15,7 +15,7 @@ import pytest
 
 from dpflows.errors import InputError
 from dpflows.table import Column, Schema, TextFormat, read_table, text
-from dpflows.table.mixing import MixedEncoding
+from dpflows.table.encoding import MixedEncoding
 
 pl = pytest.importorskip("polars")
 

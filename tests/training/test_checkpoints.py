@@ -21,8 +21,8 @@ from dpflows.pipeline.plan import make_plan
 from dpflows.pipeline.training import Settings, fit_model
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
+from dpflows.table import Column, Schema
 from dpflows.table.reading import read_table
-from dpflows.table.schema import Column, Schema
 from dpflows.training.checkpoints import Checkpoints, key_path, table_tag
 from dpflows.training.dp_sgd import CHUNK, Callbacks, State
 from dpflows.training.ghost_clipping import Parameters

@@ -48,7 +48,7 @@ from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, re
 from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.encoding import Encoding
-from dpflows.table.forms import Form
+from dpflows.table.reading import Form
 from dpflows.table.schema import Schema
 
 #: Finer prices buy millions of answers, which take an accountant minutes to add up.

@@ -96,8 +96,8 @@ def _warnings(fitted: Any) -> list[str]:
 
 def _draw(fitted: Any, rows: int, conditions: dict[str, str], chunk: int, write: "Write") -> float:
     """Write the rows; the smallest share of draws that a chunk kept."""
-    from dpflows.table.forms import Form
-    from dpflows.table.mixing import MixedEncoding
+    from dpflows.table.encoding import MixedEncoding
+    from dpflows.table.reading import Form
 
     # whatever table was fitted, columns come out under the schema's names
     fitted.form_ = Form("arrow")

@@ -10,7 +10,7 @@ from dpflows.cli import output
 from dpflows.cli.settings import AsJson, Force, RowsFile, require_target
 
 if TYPE_CHECKING:
-    from dpflows.table.schema import Column, Schema
+    from dpflows.table import Column, Schema
 
 WARNING = (
     "WARNING: this schema holds values read from the rows. It is as private as the table, and "
@@ -55,7 +55,7 @@ def _result(proposal: "Schema", target: Path) -> dict[str, Any]:
         "columns": [{"name": c.name, "kind": c.kind} for c in proposal.columns],
         "text": proposal.text.to_dict(),
         "proposed": True,
-        "undeclared": {c.name: list(_needs(c)) for c in _gaps(proposal)},
+        "undeclared": {c.name: list(c.rules.lacks) for c in _gaps(proposal)},
         "values_read": proposal.values_read,
     }
 
@@ -72,7 +72,7 @@ def _tell(proposal: "Schema", target: Path) -> None:
     if gaps:
         output.say(screen, "Still to declare in that file, from public knowledge, not from rows:")
     for column in gaps:
-        output.say(screen, f"  {column.name}: {' and '.join(_needs(column))} ({column.kind})")
+        output.say(screen, f"  {column.name}: {' and '.join(column.rules.lacks)} ({column.kind})")
     if gaps:
         output.say(screen, f"Or let a share of epsilon find {_findable(gaps)}: --discover 0.1")
     output.say(screen, f"Next: dpflows plan --schema {target} --rows 10000 --epsilon 1")
@@ -84,9 +84,4 @@ def _gaps(proposal: "Schema") -> "list[Column]":
 
 
 def _findable(gaps: "list[Column]") -> str:
-    labelled = sorted({column.kind == "categorical" for column in gaps})
-    return " and ".join("categories" if is_labelled else "bounds" for is_labelled in labelled)
-
-
-def _needs(column: "Column") -> tuple[str, ...]:
-    return ("categories",) if column.kind == "categorical" else ("min", "max")
+    return " and ".join(sorted({str(column.rules.discovers) for column in gaps}))

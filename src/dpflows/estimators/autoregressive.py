@@ -35,7 +35,7 @@ from dpflows.pipeline.stage import Work, jax_key, needed
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.table.columns import Column
-from dpflows.table.mixing import MixedEncoding
+from dpflows.table.encoding import MixedEncoding
 from dpflows.table.schema import Schema
 from dpflows.training.optimizers import Optimizer, name_of
 

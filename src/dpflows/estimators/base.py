@@ -29,8 +29,7 @@ from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.forms import Form
-from dpflows.table.reading import Table
+from dpflows.table.reading import Form, Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.dp_sgd import Callbacks
@@ -353,7 +352,8 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     def log_densities(self, table: Table) -> Float[np.ndarray, " n"]:
         """As ``score_samples``, of a table that was read already."""
-        return self.density_.log_prob(self.encoding_.score_points(table))
+        rows = dataclasses.replace(table, schema=self.encoding_.schema)
+        return self.density_.log_prob(self.encoding_.score_points(rows))
 
     @unquoted
     def _points(self, X: Any) -> Any:

@@ -31,7 +31,6 @@ from dpflows.privacy.mechanisms.selection import (
     selection_event,
 )
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.columns import Column
 from dpflows.table.encoding import Encoding
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
@@ -41,7 +40,6 @@ LAWS: dict[str, float | None] = {"geometric": 1.0, "logarithmic": 0.0, "poisson"
 #: Every run is calibrated by Rényi costs, which is how a selection is priced.
 _RUN_ACCOUNTANT = "rdp"
 _SCORE = "score of a candidate"
-_DAY = 86400.0
 #: What belongs to the selection, or to the table, and is no setting to choose.
 FIXED = (
     "epsilon",
@@ -506,7 +504,7 @@ class DPSelect(DensityMixin, BaseEstimator):
                 "candidates are compared by log-densities in a declared range, and some columns "
                 "are not declared; declare their bounds or categories"
             )
-        return -sum(_log_size(column) for column in schema.columns)
+        return -sum(column.rules.log_size for column in schema.columns)
 
 
 _FORM = "candidates must be a list of dictionaries of parameters, or a dictionary of lists"
@@ -528,17 +526,6 @@ def _checked(estimator: Any) -> DensityEstimator:
         kind = type(estimator).__name__
         raise InputError(f"estimator must be a density estimator such as DPDensity(), got {kind}")
     return estimator
-
-
-def _log_size(column: Column) -> float:
-    """The logarithm of how many values, or how much length, a declared column has."""
-    if column.kind == "boolean":
-        return math.log(2)
-    if column.categories is not None:
-        return math.log(len(column.categories))
-    width = float(column.max or 0.0) - float(column.min or 0.0)
-    unit = _DAY if column.counts_days else 1.0
-    return math.log(width / unit + 1.0) if column.is_whole else math.log(width)
 
 
 def _scored(model: DensityEstimator, plan: SelectionPlan, index: int, work: Work) -> float:

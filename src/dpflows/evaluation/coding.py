@@ -1,7 +1,7 @@
 """Cells of every kind as codes of public bins, so that rows of any table can be counted."""
 
 import dataclasses
-import math
+import functools
 from collections.abc import Mapping
 from typing import final
 
@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 
 from dpflows.errors import InputError
-from dpflows.table.cells import seconds
+from dpflows.table.bins import Bins
 from dpflows.table.columns import Column
 from dpflows.table.schema import Schema
 
@@ -21,8 +21,6 @@ Cuts = Float64[np.ndarray, " _"]
 
 #: How a bin of no value is called.
 MISSING, UNDECLARED = "missing", "not declared"
-
-_DAY = 86_400.0
 
 
 @final
@@ -54,31 +52,30 @@ class Coding:
     column: Column
     cuts: tuple[float, ...] = ()
 
-    @property
-    def labels(self) -> tuple[object, ...]:
-        """The labels or truth values that are bins; none for numbers and dates."""
-        if self.column.kind == "boolean":
-            return (False, True)
-        return self.column.categories or ()
+    @functools.cached_property
+    def bins(self) -> Bins:
+        """The bins that hold a value."""
+        return self.column.rules.cut(self.cuts)
 
     @property
     def is_ordered(self) -> bool:
         """Whether the order of the bins means something."""
-        return self.column.kind != "categorical"
+        return self.column.rules.is_ordinal
 
     @property
     def size(self) -> int:
         """How many bins there are."""
-        return self._filled + self._has_undeclared + self.column.nullable
+        return self.bins.filled + self._has_undeclared + self.column.nullable
 
     def codes(self, cells: np.ndarray) -> Codes:
         """The bin of every cell."""
         missing = is_missing(cells)
         if missing.any() and not self.column.nullable:
             raise InputError(f"column {self.column.name!r} has missing cells; declare it nullable")
-        found = np.full(len(cells), self.size - 1)
-        found[~missing] = self._find(cells[~missing])
-        return found
+        codes = np.full(len(cells), self.size - 1)
+        found = self.bins.find(cells[~missing])
+        codes[~missing] = np.where(found < 0, self.bins.filled, found)
+        return codes
 
     def counts(self, cells: np.ndarray) -> Int64[np.ndarray, " bins"]:
         """How many cells lie in every bin."""
@@ -87,45 +84,21 @@ class Coding:
     @property
     def names(self) -> tuple[str, ...]:
         """What the bins are called, for a reader."""
-        shown = tuple(str(label) for label in self._spoken) if self.labels else self._intervals()
+        shown = self.column.rules.labels or self._intervals()
         extra = (UNDECLARED,) * self._has_undeclared + (MISSING,) * self.column.nullable
         return (*shown, *extra)
 
     @property
-    def _spoken(self) -> tuple[object, ...]:
-        return ("no", "yes") if self.column.kind == "boolean" else self.labels
-
-    @property
-    def _filled(self) -> int:
-        return len(self.labels) or len(self.cuts) + 1
-
-    @property
     def _has_undeclared(self) -> bool:
-        return self.column.kind == "categorical" and self.column.other is None
-
-    @property
-    def _undeclared(self) -> int:
-        """Where a label counts that is not declared."""
-        if self.column.other is None:
-            return self._filled
-        return self.labels.index(self.column.other)
-
-    def _find(self, cells: np.ndarray) -> Codes:
-        if not self.labels:
-            values = numbers(cells, self.column)
-            return np.searchsorted(np.array(self.cuts), values, side="right").astype(np.int64)
-        found = pd.Index(self.labels, dtype=object).get_indexer(pd.Index(cells, dtype=object))
-        return np.where(found < 0, self._undeclared, found).astype(np.int64)
+        return self.column.rules.is_open
 
     def _intervals(self) -> tuple[str, ...]:
-        ends = [*bounds_of(self.column)]
-        edges = [ends[0], *self.cuts, ends[1]]
-        whole = self.column.kind == "integer"
-        # of whole numbers the last one in a bin is shown, not the first one of the next
-        last = [cut - 1 for cut in self.cuts] if whole else list(self.cuts)
-        shown = [[_shown(end, self.column) for end in side] for side in (edges, [*last, ends[1]])]
-        pairs = zip(shown[0], shown[1], strict=False)
-        return tuple(low if low == high else f"{low} to {high}" for low, high in pairs)
+        rules = self.column.rules
+        low, high = map(rules.shown, bounds_of(self.column))
+        starts = [low, *map(rules.shown, self.cuts)]
+        ends = [*map(rules.shown_below, self.cuts), high]
+        pairs = zip(starts, ends, strict=True)
+        return tuple(start if start == end else f"{start} to {end}" for start, end in pairs)
 
 
 Codings = dict[str, Coding]
@@ -142,11 +115,12 @@ def coding_of(column: Column, cells: np.ndarray, bins: int) -> Coding:
         >>> coding_of(Column("dose", "continuous", min=0, max=8), np.arange(8.0), 2).cuts
         (3.5,)
     """
-    if column.kind in ("categorical", "boolean"):
-        if not column.is_declared:
+    if column.rules.has_labels:
+        if column.rules.lacks:
             raise InputError(f"column {column.name!r} has no categories; declare them")
         return Coding(column)
-    return Coding(column, _inner(column, _quantiles(column, cells, np.arange(1, bins) / bins)))
+    quantiles = _quantiles(column, cells, np.arange(1, bins) / bins)
+    return Coding(column, column.rules.cut_at(quantiles))
 
 
 def even_coding_of(column: Column, cells: np.ndarray, bins: int) -> Coding:
@@ -159,26 +133,16 @@ def even_coding_of(column: Column, cells: np.ndarray, bins: int) -> Coding:
         >>> even_coding_of(Column("x", "integer", min=0, max=99), np.arange(100.0), 4).cuts
         (26.0, 50.0, 74.0)
     """
-    if column.kind in ("categorical", "boolean"):
+    if column.rules.has_labels:
         return coding_of(column, cells, bins)
     ends = _quantiles(column, cells, np.array([0.01, 0.99])).tolist()
     low, high = ends or bounds_of(column)
-    even = np.linspace(low, high, bins + 1)
-    if column.kind == "date" and high - low >= bins * _DAY:
-        even = np.round(even / _DAY) * _DAY
-    return Coding(column, _inner(column, even[1:-1]))
+    return Coding(column, column.rules.cut_at(column.rules.even_cuts(low, high, bins)))
 
 
 def _quantiles(column: Column, cells: np.ndarray, shares: Cuts) -> Cuts:
     values = numbers(cells[~is_missing(cells)], column)
     return np.quantile(values, shares) if len(values) else np.empty(0)
-
-
-def _inner(column: Column, cuts: Cuts) -> tuple[float, ...]:
-    # a cut between whole numbers is the same as one at the next
-    inner = np.unique(cuts if column.kind == "continuous" else np.ceil(cuts))
-    low, high = bounds_of(column)
-    return tuple(inner[(inner > low) & (inner < high)].tolist())
 
 
 def reference_codings(columns: Columns, schema: Schema, bins: int = 20) -> Codings:
@@ -198,9 +162,8 @@ def reference_codings(columns: Columns, schema: Schema, bins: int = 20) -> Codin
 
 
 def numbers(cells: np.ndarray, column: Column) -> Float64[np.ndarray, " rows"]:
-    """Numbers, or dates in seconds, moved into the declared bounds; missing ones are NaN."""
-    values = seconds(cells) if column.kind == "date" else cells.astype(np.float64)
-    return np.clip(values, *bounds_of(column))
+    """Values as numbers, moved into the declared bounds; missing ones are NaN."""
+    return column.rules.numbers(column.rules.inside(cells))
 
 
 def moved_inside(columns: Columns, schema: Schema) -> dict[str, np.ndarray]:
@@ -211,7 +174,7 @@ def moved_inside(columns: Columns, schema: Schema) -> dict[str, np.ndarray]:
         >>> moved_inside({"age": np.array([-3.0, 40.0])}, schema)["age"].tolist()
         [0.0, 40.0]
     """
-    return {column.name: _inside(columns[column.name], column) for column in schema.columns}
+    return {c.name: c.rules.inside(columns[c.name]) for c in schema.columns}
 
 
 def is_missing(cells: np.ndarray) -> Bool[np.ndarray, " rows"]:
@@ -222,22 +185,4 @@ def is_missing(cells: np.ndarray) -> Bool[np.ndarray, " rows"]:
 def bounds_of(column: Column) -> tuple[float, float]:
     """The declared bounds, or infinite ones."""
     low, high = column.min, column.max
-    return -math.inf if low is None else low, math.inf if high is None else high
-
-
-def _inside(cells: np.ndarray, column: Column) -> np.ndarray:
-    if column.min is None or column.max is None:
-        return cells
-    if column.kind != "date":
-        return np.clip(cells.astype(np.float64), column.min, column.max)
-    low, high = (np.datetime64(int(end), "s") for end in (column.min, column.max))
-    return np.clip(cells, low.astype(cells.dtype), high.astype(cells.dtype))
-
-
-def _shown(value: float, column: Column) -> str:
-    if math.isinf(value):
-        return "any"
-    if column.kind == "date":
-        # no library's calendar: it would refuse years that columns may have
-        return str(np.datetime64(round(value), "s")).removesuffix("T00:00:00")
-    return f"{value:.4g}" if column.kind == "continuous" else f"{value:.15g}"
+    return -np.inf if low is None else low, np.inf if high is None else high

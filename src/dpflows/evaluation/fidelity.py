@@ -19,7 +19,6 @@ from jaxtyping import Float64, Int64
 from dpflows.evaluation.coding import Codes, Coding, Codings, Columns, numbers
 from dpflows.evaluation.measures import Figures, Measure, Subject
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.columns import Column
 
 #: Bins per column, and per column of a pair.
 BINS, PAIR_BINS = 16, 4
@@ -277,7 +276,7 @@ class _Side:
     @functools.cached_property
     def values(self) -> dict[str, Values]:
         ordered = [coding.column for coding in self.codings.values() if coding.is_ordered]
-        return {column.name: _values(self.columns[column.name], column) for column in ordered}
+        return {column.name: numbers(self.columns[column.name], column) for column in ordered}
 
     def strength(self, a: str, b: str) -> float:
         """A number whose largest difference is one."""
@@ -326,9 +325,3 @@ def _standardised(values: Values) -> Values:
     # rounding may leave a constant column a deviation
     deviation = centred.std()
     return centred / deviation if deviation > 0 else np.zeros_like(centred)
-
-
-def _values(cells: np.ndarray, column: Column) -> Values:
-    if column.kind != "boolean":
-        return numbers(cells, column)
-    return np.array([np.nan if cell is None else float(cell) for cell in cells.tolist()])

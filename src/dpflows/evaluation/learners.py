@@ -126,7 +126,7 @@ class Reader:
     @classmethod
     def of(cls, cells: Columns, columns: Sequence[Column]) -> "Reader":
         """A reader whose groups of labels are those of the given rows."""
-        groups = {c.name: _groups(cells, c, MOST_LABELS) for c in columns if has_labels(c)}
+        groups = {c.name: _groups(cells, c, MOST_LABELS) for c in columns if c.rules.has_labels}
         return cls(tuple(columns), groups)
 
     @property
@@ -170,11 +170,6 @@ def thinned(
     return {name: cells[chosen] for name, cells in columns.items()}
 
 
-def has_labels(column: Column) -> bool:
-    """Whether cells are labels or truth values."""
-    return column.kind in ("categorical", "boolean")
-
-
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lesson:
@@ -190,12 +185,13 @@ class _Lesson:
 def _predicted(train: Columns, test: Columns, schema: Schema, target: Column) -> float:
     """The score on test rows of trees that learned the target from the others."""
     reader = Reader.of(train, [column for column in schema.columns if column is not target])
-    truths = _classes(train, test, target) if has_labels(target) else _values(train, test, target)
+    is_class = target.rules.has_labels
+    truths = (_classes if is_class else _values)(train, test, target)
     lessons = [
         _Lesson(reader.features(cells), truth)
         for cells, truth in zip((train, test), truths, strict=True)
     ]
-    return (_area if has_labels(target) else _explained)(reader, *lessons)
+    return (_area if is_class else _explained)(reader, *lessons)
 
 
 def _classes(train: Columns, test: Columns, target: Column) -> list[np.ndarray]:
@@ -250,7 +246,7 @@ def _groups(cells: Columns, column: Column, most: int) -> Classes:
 
 def _filled(columns: Columns, target: Column) -> Columns:
     """Without the rows whose target is missing, if it is a number."""
-    if has_labels(target):
+    if target.rules.has_labels:
         return columns
     present = ~is_missing(columns[target.name])
     return {name: cells[present] for name, cells in columns.items()}
@@ -280,7 +276,7 @@ class Prediction(Measure):
         schema = subject.schema
         if schema.target is None:
             return {}
-        unit = "auc" if has_labels(schema.column(schema.target)) else "r_squared"
+        unit = "auc" if schema.column(schema.target).rules.has_labels else "r_squared"
         score = learn_auc(subject.generated, subject.rows, schema, most_rows=MOST_JUDGED)
         found = {unit: score, f"{unit}_of_real_rows": _ceiling(subject)}
         return {name: value for name, value in found.items() if math.isfinite(value)}

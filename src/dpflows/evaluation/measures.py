@@ -21,7 +21,7 @@ from dpflows.evaluation.coding import Codings, moved_inside, reference_codings
 from dpflows.models.mixed import MixedDensity
 from dpflows.pipeline.stage import jax_key
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.mixing import MixedEncoding
+from dpflows.table.encoding import MixedEncoding
 from dpflows.table.reading import Table
 from dpflows.table.schema import Schema
 

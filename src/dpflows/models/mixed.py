@@ -1,9 +1,9 @@
-"""The density of mixed rows: probabilities of cells, spread over the leaves inside them.
+"""The density of mixed rows: probabilities of merged bins, spread over the bins inside them.
 
-A mixed row is one leaf per column, a public part of what the column may hold, and a place
-inside that leaf. Leaves that are too rare to be told apart share a cell. The network knows
-rows of cells; inside a cell, leaves keep fixed shares, and inside a leaf all values are
-alike. The product of the three is an exact density: a probability for labels and whole
+A mixed row is one bin per column, a public part of what the column may hold, and a place
+inside that bin. Bins that are too rare to be told apart are merged. The network knows
+rows of merged bins; inside a merged bin, bins keep fixed shares, and inside a bin all values
+are alike. The product of the three is an exact density: a probability for labels and whole
 numbers, a density per unit for continuous values.
 """
 
@@ -25,76 +25,76 @@ CHUNK = 1 << 14
 
 
 @final
-class Grouped(eqx.Module):
-    """How the leaves of one column are grouped into cells.
+class BinShares(eqx.Module):
+    """How the bins of one column share merged bins.
 
     Attributes:
-        cells: The cell of every leaf; every cell has a leaf.
-        shares: The share that a leaf has of its cell.
-        log_volumes: The logarithm of how much each leaf holds.
+        groups: The merged bin of every bin; every merged bin has a bin.
+        shares: The share that a bin has of its merged bin.
+        log_volumes: The logarithm of how much each bin holds.
 
     Example:
-        >>> column = Grouped(np.array([0, 1, 1]), np.array([1.0, 0.25, 0.75]), np.zeros(3))
-        >>> column.size, column.leaves(np.array([0, 1, 1]), np.array([0.9, 0.1, 0.9])).tolist()
+        >>> column = BinShares(np.array([0, 1, 1]), np.array([1.0, 0.25, 0.75]), np.zeros(3))
+        >>> column.size, column.draw(np.array([0, 1, 1]), np.array([0.9, 0.1, 0.9])).tolist()
         (2, [0, 1, 2])
     """
 
-    cells: Int[np.ndarray, " leaves"]
-    shares: Float[np.ndarray, " leaves"]
-    log_volumes: Float[np.ndarray, " leaves"]
+    groups: Int[np.ndarray, " bins"]
+    shares: Float[np.ndarray, " bins"]
+    log_volumes: Float[np.ndarray, " bins"]
 
     def __check_init__(self) -> None:
-        if not len(self.cells) == len(self.shares) == len(self.log_volumes) > 0:
-            raise InputError("cells, shares and log_volumes must have one entry per leaf")
-        if self.cells.min() < 0 or self.cells.max() >= len(self.cells):
-            raise InputError("cells must be numbered from zero, and be no more than the leaves")
-        totals = np.bincount(self.cells, self.shares)
+        if not len(self.groups) == len(self.shares) == len(self.log_volumes) > 0:
+            raise InputError("groups, shares and log_volumes must have one entry per bin")
+        if self.groups.min() < 0 or self.groups.max() >= len(self.groups):
+            raise InputError("groups must be numbered from zero, and be no more than the bins")
+        totals = np.bincount(self.groups, self.shares)
         if not np.allclose(totals, 1) or (self.shares < 0).any():
-            raise InputError("shares of the leaves of a cell must add up to one")
+            raise InputError("shares of the bins of a merged bin must add up to one")
 
     @property
     def size(self) -> int:
-        """How many cells there are."""
-        return int(self.cells.max()) + 1
+        """How many merged bins there are."""
+        return int(self.groups.max()) + 1
 
     @property
-    def log_densities(self) -> Float[np.ndarray, " leaves"]:
-        """The log-density of a value of each leaf, given that it is in the leaf's cell."""
+    def log_densities(self) -> Float[np.ndarray, " bins"]:
+        """The log-density of a value of each bin, given that it is in the merged bin."""
         with np.errstate(divide="ignore"):
             return np.log(self.shares) - self.log_volumes
 
-    def leaves(
-        self, cells: Int[np.ndarray, " n"], uniform: Float[np.ndarray, " n"]
+    def draw(
+        self, groups: Int[np.ndarray, " n"], uniform: Float[np.ndarray, " n"]
     ) -> Int[np.ndarray, " n"]:
-        """A leaf of every cell, drawn by its share."""
-        order = np.argsort(self.cells, kind="stable")
-        # each cell takes up one unit of the line, and each of its leaves its share of that
+        """A bin of every merged bin, drawn by its share."""
+        order = np.argsort(self.groups, kind="stable")
+        # each merged bin takes up one unit of the line, and each of its bins its share of that
         ends = np.cumsum(self.shares[order])
-        ends[np.flatnonzero(np.diff(self.cells[order], append=self.size))] = np.arange(
+        ends[np.flatnonzero(np.diff(self.groups[order], append=self.size))] = np.arange(
             1, self.size + 1
         )
-        return order[np.searchsorted(ends, cells + uniform, side="right")]
+        return order[np.searchsorted(ends, groups + uniform, side="right")]
 
 
 @final
 class MixedDensity(eqx.Module):
     """A probability density over mixed rows.
 
-    A row is a point: for every column the number of its leaf plus a place in [0, 1).
+    A row is a point: for every column the number of its bin plus a place in [0, 1).
 
     Attributes:
-        network: Probabilities of rows of cells, in the network's order of columns.
-        columns: The leaves of each column, in the same order.
+        network: Probabilities of rows of merged bins, in the network's order of columns.
+        columns: The bins of each column, in the same order.
         order: Which column of a row is the first of the network, the second and so on.
     """
 
     network: CellNetwork
-    columns: tuple[Grouped, ...]
+    columns: tuple[BinShares, ...]
     order: tuple[int, ...] = eqx.field(static=True)
 
     def __check_init__(self) -> None:
         if tuple(column.size for column in self.columns) != self.network.sizes:
-            raise InputError("columns must have the cells that the network knows")
+            raise InputError("columns must have the merged bins that the network knows")
         if sorted(self.order) != list(range(len(self.columns))):
             raise InputError("order must name every column once")
 
@@ -104,12 +104,12 @@ class MixedDensity(eqx.Module):
         return len(self.columns)
 
     def log_prob(self, points: Float[np.ndarray, "n columns"]) -> Float[np.ndarray, " n"]:
-        """The log-density of each row; minus infinity where a leaf is negative."""
-        leaves = np.floor(np.asarray(points, dtype=float)[:, self.order]).astype(np.int64)
-        known = (leaves >= 0) & (leaves < [len(column.cells) for column in self.columns])
+        """The log-density of each row; minus infinity where a bin is negative."""
+        bins = np.floor(np.asarray(points, dtype=float)[:, self.order]).astype(np.int64)
+        known = (bins >= 0) & (bins < [len(column.groups) for column in self.columns])
         inside = known.all(axis=1)
-        logs = np.full(len(leaves), -np.inf)
-        logs[inside] = self._log_prob(leaves[inside])
+        logs = np.full(len(bins), -np.inf)
+        logs[inside] = self._log_prob(bins[inside])
         return logs
 
     def sample(self, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "n columns"]:
@@ -131,38 +131,38 @@ class MixedDensity(eqx.Module):
         empty = np.empty((0, self.dim))
         return np.concatenate([empty, *rows]), np.concatenate([np.empty(0), *weights])
 
-    def _log_prob(self, leaves: Int[np.ndarray, "n columns"]) -> Float[np.ndarray, " n"]:
-        cells = self._cells(leaves)
+    def _log_prob(self, bins: Int[np.ndarray, "n columns"]) -> Float[np.ndarray, " n"]:
+        groups = self._groups(bins)
         logs = [
-            _log_probs(self.network, _padded(cells[i : i + CHUNK]))[: len(cells) - i]
-            for i in range(0, len(cells), CHUNK)
+            _log_probs(self.network, _padded(groups[i : i + CHUNK]))[: len(groups) - i]
+            for i in range(0, len(groups), CHUNK)
         ]
-        inside = [c.log_densities[at] for c, at in zip(self.columns, leaves.T, strict=True)]
+        inside = [c.log_densities[at] for c, at in zip(self.columns, bins.T, strict=True)]
         return np.concatenate([np.empty(0), *map(np.asarray, logs)]) + np.sum(inside, axis=0)
 
-    def _cells(self, leaves: Int[np.ndarray, "n columns"]) -> Int[np.ndarray, "n columns"]:
-        pairs = zip(self.columns, leaves.T, strict=True)
-        return np.column_stack([np.where(at < 0, -1, c.cells[at]) for c, at in pairs])
+    def _groups(self, bins: Int[np.ndarray, "n columns"]) -> Int[np.ndarray, "n columns"]:
+        pairs = zip(self.columns, bins.T, strict=True)
+        return np.column_stack([np.where(at < 0, -1, c.groups[at]) for c, at in pairs])
 
     def _drawn(
         self, key: PRNGKeyArray, given: Float[np.ndarray, "n columns"]
     ) -> tuple[np.ndarray, np.ndarray]:
         wanted = np.floor(given[:, self.order]).astype(np.int64)
         first, second = jr.split(key)
-        drawn = draw_cells(self.network, _padded(self._cells(wanted)), first)
-        cells = np.asarray(drawn.cells)[: len(given)]
+        drawn = draw_cells(self.network, _padded(self._groups(wanted)), first)
+        groups = np.asarray(drawn.cells)[: len(given)]
         uniform = np.asarray(jr.uniform(second, (2, *given.shape)), dtype=float)
-        leaves = [
-            column.leaves(at, u)
-            for column, at, u in zip(self.columns, cells.T, uniform[0].T, strict=True)
+        bins = [
+            column.draw(at, u)
+            for column, at, u in zip(self.columns, groups.T, uniform[0].T, strict=True)
         ]
         points = np.empty(given.shape)
-        points[:, self.order] = np.column_stack(leaves) + uniform[1]
+        points[:, self.order] = np.column_stack(bins) + uniform[1]
         weights = np.asarray(drawn.log_weight, dtype=float)[: len(given)]
         return np.where(given < 0, points, given), weights + self._log_shares(wanted)
 
     def _log_shares(self, wanted: Int[np.ndarray, "n columns"]) -> Float[np.ndarray, " n"]:
-        """How likely the given leaves are inside their cells."""
+        """How likely the given bins are inside their merged bins."""
         pairs = zip(self.columns, wanted.T, strict=True)
         return np.sum([np.where(at < 0, 0.0, c.log_densities[at]) for c, at in pairs], axis=0)
 

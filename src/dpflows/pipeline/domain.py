@@ -24,13 +24,12 @@ from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.histograms import COUNTING, discover_categories
 from dpflows.privacy.mechanisms.selection import private_bounds
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.cells import seconds
-from dpflows.table.columns import WIDEST, Column, is_missing
-from dpflows.table.encoding import Encoding, require_declared
-from dpflows.table.forms import Form
-from dpflows.table.leaves import MOST_LABELS
-from dpflows.table.mixing import MixedEncoding
-from dpflows.table.reading import Table, read_table
+from dpflows.table.bins import MOST_LABELS
+from dpflows.table.columns import Column
+from dpflows.table.encoding import Encoding, MixedEncoding, require_declared
+from dpflows.table.kinds.base import CATEGORIES
+from dpflows.table.raw import is_missing
+from dpflows.table.reading import Form, Table, read_table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Before
 
@@ -103,14 +102,14 @@ class Discovery:
     def _with_bounds(
         self, column: Column, values: np.ndarray, purpose: str, entropy: Entropy
     ) -> Column | None:
-        numbers = seconds(values) if column.kind == "date" else values
+        numbers = column.rules.numbers(values)
         if self.budget.is_private:
             found = private_bounds(numbers, scale=self.scale, entropy=entropy, purpose=purpose)
             bounds = found.value
         else:
             present = numbers[~np.isnan(numbers)]
             bounds = (float(present.min()), float(present.max())) if len(present) else None
-        return None if bounds is None else column.within(*_settled(column, *bounds))
+        return None if bounds is None else column.within(*column.rules.settled(*bounds))
 
     def _with_labels(
         self, column: Column, values: np.ndarray, purpose: str, entropy: Entropy
@@ -127,18 +126,10 @@ class Discovery:
 def gaps_of(schema: Schema) -> tuple[tuple[int, bool], ...]:
     """The places of undeclared columns, and whether each holds labels."""
     return tuple(
-        (place, column.kind == "categorical")
+        (place, column.rules.discovers == CATEGORIES)
         for place, column in enumerate(schema.columns)
         if not column.is_declared
     )
-
-
-def _settled(column: Column, low: float, high: float) -> tuple[float, float]:
-    """Bounds that a column of its kind may have."""
-    if not column.is_whole:
-        return low, float(max(high, np.nextafter(low, np.inf)))
-    least, most = WIDEST[column.kind]
-    return float(np.clip(np.floor(low), least, most)), float(np.clip(np.ceil(high), least, most))
 
 
 def _labelled(column: Column, counts: dict[str, int]) -> Column | None:

@@ -1,10 +1,8 @@
-"""From leaves to cells: what a mixed model buys before its first step.
+"""What a mixed model is given before its first step: bins that stand out from noise, and marginals.
 
-Two Gaussian releases. The first counts the leaves of every long column, so that rare leaves
-can be put together until a cell stands out from the noise. The second counts the cells of
-every column, or of its pairs with the target, for the model to be raked to.
-
-What a mixed model is given before its first step: bins that stand out from noise, and marginals.
+Two Gaussian releases. The first counts the bins of every long column, so that rare bins can be
+merged until a merged bin stands out from the noise. The second counts the merged bins of every
+column, or of its pairs with the target, for the model to be raked to.
 
 Guarantee:
     The bins of every column are merged by noisy counts, and the merged bins are counted with
@@ -18,10 +16,10 @@ from collections.abc import Sequence
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from dpflows.models.autoregressive import CellNetwork, CellShape, marginals, raked
-from dpflows.models.mixed import Grouped
+from dpflows.models.mixed import BinShares
 from dpflows.pipeline.stage import Stage, Work, jax_key, needed
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent
@@ -33,41 +31,36 @@ from dpflows.privacy.mechanisms.histograms import (
     reconciled,
 )
 from dpflows.privacy.randomness import Entropy
+from dpflows.table.bins import FinestBins, MergedBins
 from dpflows.table.columns import Column
-from dpflows.table.leaves import Leaves, leaves_of
-from dpflows.table.mixing import MixedEncoding
-from dpflows.table.schema import MOST_CLASSES, Schema
+from dpflows.table.encoding import MixedEncoding
+from dpflows.table.kinds.base import BOUNDS
+from dpflows.table.kinds.numbers import MOST_CLASSES
+from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Before
 
-#: A column of up to so many leaves has a cell for each.
+#: A column of up to so many bins has all of them counted by themselves.
 FEW = 32
-#: The most cells that a column is aimed to have beside its frequent leaves.
-MOST_CELLS = 32
-#: A cell should hold so many standard deviations of the noise on a leaf's count.
-STANDS_OUT = 4.0
-#: A group of leaves counts as empty below so many standard deviations.
-EMPTY = 2.0
-#: The parts of the squared Gaussian budget for leaves and for cells.
-LEAF_SHARE, CELL_SHARE = 0.08, 0.20
+#: The parts of the squared Gaussian budget for bins and for merged bins.
+BIN_SHARE, MERGED_SHARE = 0.08, 0.20
 #: The noise of an unlimited budget, in rows: nothing that could be seen.
 FAINT = 1e-3
 #: Purposes of the two releases.
-LEAVES, CELLS = "histograms", "marginals"
-#: How often the leaves of a column are counted of which nothing is declared yet.
-_UNDECLARED = {"categorical": 1}
+BINS, MERGED = "histograms", "marginals"
+#: How often the bins of a column are counted whose bounds are not declared yet.
 _MOST_LEVELS = 3
 
 Codes = Int[np.ndarray, "rows columns"]
-Counts = Float[np.ndarray, " leaves"]
+Counts = Float[np.ndarray, " bins"]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """Noisy counts of cells.
+    """Noisy counts of merged bins.
 
     Attributes:
-        tables: For every column one line per cell of the first, or a single line.
+        tables: For every column one line per merged bin of the first, or a single line.
         noise: The standard deviation of every count.
     """
 
@@ -78,15 +71,15 @@ class Counted:
 @final
 @dataclasses.dataclass(frozen=True)
 class Grouping:
-    """A planned way from leaves to cells, and to what the cells count.
+    """How bins will be merged, and what merged bins will be counted.
 
     Attributes:
-        levels: How often the leaves of each column are counted: not at all, by themselves,
+        levels: How often the bins of each column are counted: not at all, by themselves,
             or in ever larger groups as well.
-        in_pairs: Whether cells are counted in pairs with those of the first column.
+        in_pairs: Whether merged bins are counted in pairs with those of the first column.
         rows: The public number of rows.
-        leaf_noise: Of the counts of leaves, in rows.
-        cell_noise: Of the counts of cells.
+        bin_noise: Of the counts of bins, in rows.
+        merged_noise: Of the counts of merged bins.
 
     Guarantee:
         ``group`` and ``count`` release exactly ``events``, which follow from the columns'
@@ -96,25 +89,25 @@ class Grouping:
     levels: tuple[int, ...]
     in_pairs: bool
     rows: int
-    leaf_noise: float = FAINT
-    cell_noise: float = FAINT
+    bin_noise: float = FAINT
+    merged_noise: float = FAINT
 
     @property
-    def leaf_tables(self) -> int:
-        """In how many tables of leaves a row is counted."""
+    def bin_tables(self) -> int:
+        """In how many tables of bins a row is counted."""
         return sum(self.levels)
 
     @property
-    def cell_tables(self) -> int:
-        """In how many tables of cells a row is counted."""
+    def merged_tables(self) -> int:
+        """In how many tables of merged bins a row is counted."""
         return len(self.levels) - self.in_pairs
 
     @property
     def events(self) -> tuple[Event, ...]:
         """What both releases cost."""
         released = (
-            (LEAVES, self.leaf_tables, self.leaf_noise),
-            (CELLS, self.cell_tables, self.cell_noise),
+            (BINS, self.bin_tables, self.bin_noise),
+            (MERGED, self.merged_tables, self.merged_noise),
         )
         return tuple(
             GaussianEvent(noise=noise, sensitivity=marginals_sensitivity(tables), purpose=purpose)
@@ -123,82 +116,62 @@ class Grouping:
         )
 
     def group(
-        self, codes: Codes, leaves: Sequence[Leaves], *, entropy: Entropy
-    ) -> tuple[Grouped, ...]:
-        """Count the leaves of long columns, and put rare ones together.
+        self, codes: Codes, columns: Sequence[FinestBins], *, entropy: Entropy
+    ) -> tuple[BinShares, ...]:
+        """Count the bins of long columns, and merge rare ones.
 
         Args:
-            codes: The leaf of every cell of the private rows.
-            leaves: The columns' public leaves.
+            codes: The bin of every cell of the private rows.
+            columns: The columns' public bins.
             entropy: Where the noise comes from.
         """
-        counts = self._leaf_counts(codes, leaves, entropy)
-        return tuple(
-            _each(column) if at not in counts else self._together(column, counts[at])
-            for at, column in enumerate(leaves)
-        )
+        counts = self._bin_counts(codes, columns, entropy)
+        merged = [
+            MergedBins.each(bins) if at not in counts else self._merged(bins, counts[at])
+            for at, bins in enumerate(columns)
+        ]
+        return tuple(BinShares(one.groups, one.shares, one.bins.log_volumes) for one in merged)
 
-    def count(self, cells: Codes, sizes: Sequence[int], *, entropy: Entropy) -> Counted:
-        """Count the cells of every column, or of its pairs with the first."""
+    def count(self, groups: Codes, sizes: Sequence[int], *, entropy: Entropy) -> Counted:
+        """Count the merged bins of every column, or of its pairs with the first."""
         lines = sizes[0] if self.in_pairs else 1
-        places = cells[:, :1] * np.array(sizes[1:]) + cells[:, 1:] if self.in_pairs else cells
+        places = groups[:, :1] * np.array(sizes[1:]) + groups[:, 1:] if self.in_pairs else groups
         widths = sizes[1:] if self.in_pairs else sizes
         released = noisy_marginals(
             places,
             [lines * width for width in widths],
-            noise=self.cell_noise,
+            noise=self.merged_noise,
             entropy=entropy,
-            purpose=CELLS,
+            purpose=MERGED,
         ).value
         tables = tuple(counts.reshape(lines, -1) for counts in released)
-        return Counted(_with_first(tables) if self.in_pairs else tables, self.cell_noise)
+        return Counted(_with_first(tables) if self.in_pairs else tables, self.merged_noise)
 
-    def _leaf_counts(
-        self, codes: Codes, leaves: Sequence[Leaves], entropy: Entropy
+    def _bin_counts(
+        self, codes: Codes, columns: Sequence[FinestBins], entropy: Entropy
     ) -> dict[int, Counts]:
-        """The counts of long columns' leaves in their order, from counts at all levels."""
+        """The counts of long columns' bins in their order, from counts at all levels."""
         tables = [(at, BRANCHES**i) for at, levels in enumerate(self.levels) for i in range(levels)]
         if not tables:
             return {}
-        places = [ranks(leaves[at])[codes[:, at]] // width for at, width in tables]
-        sizes = [self._room(leaves, at) // width for at, width in tables]
+        places = [columns[at].ranks[codes[:, at]] // width for at, width in tables]
+        sizes = [self._room(columns, at) // width for at, width in tables]
         released = noisy_marginals(
-            np.column_stack(places), sizes, noise=self.leaf_noise, entropy=entropy, purpose=LEAVES
+            np.column_stack(places), sizes, noise=self.bin_noise, entropy=entropy, purpose=BINS
         ).value
         nested: dict[int, list[np.ndarray]] = {}
         for (at, _), counts in zip(tables, released, strict=True):
             nested.setdefault(at, []).insert(0, counts[None])
-        return {at: reconciled(levels)[0, : leaves[at].size] for at, levels in nested.items()}
+        return {at: reconciled(levels)[0, : columns[at].size] for at, levels in nested.items()}
 
-    def _room(self, leaves: Sequence[Leaves], at: int) -> int:
-        """The leaves of a column, filled up so that all levels of its groups are whole."""
-        return BRANCHES ** self.levels[at] if self.levels[at] > 1 else leaves[at].size
+    def _room(self, columns: Sequence[FinestBins], at: int) -> int:
+        """The bins of a column, filled up so that all levels of its groups are whole."""
+        return BRANCHES ** self.levels[at] if self.levels[at] > 1 else columns[at].size
 
-    def _together(self, leaves: Leaves, counts: Counts) -> Grouped:
-        """Cells of one column by the counts of its leaves in their order."""
-        filled = counts[: leaves.filled]
-        if leaves.is_ordered:
-            empty = self._deserted(filled)
-            cells = runs(np.where(empty, 0.0, filled), self._enough(filled), empty)
-        else:
-            cells = rest(filled, self._enough(filled))
-        missing = np.arange(leaves.size - leaves.filled) + cells.max() + 1
-        at = ranks(leaves)
-        cells, volumes = np.concatenate([cells, missing])[at], leaves.log_volumes
-        by_count = np.maximum(counts, self.leaf_noise)[at]
-        weights = np.exp(volumes - volumes.max()) if leaves.is_ordered else by_count
-        return Grouped(cells, weights / np.bincount(cells, weights)[cells], volumes)
-
-    def _deserted(self, counts: Counts) -> Bool[np.ndarray, " leaves"]:
-        """Which leaves lie in large groups that may well be empty."""
-        width = BRANCHES ** (math.ceil(round(math.log(max(len(counts), 2), BRANCHES), 9)) - 1)
-        sums = np.add.reduceat(counts, np.arange(0, len(counts), width))
-        return np.repeat(sums < EMPTY * self.leaf_noise, width)[: len(counts)]
-
-    def _enough(self, counts: Counts) -> float:
-        """How many rows a cell should have: its part of those that are not in frequent leaves."""
-        thin = max(counts[counts < self.rows / MOST_CELLS].sum(), 0.0)
-        return max(thin / MOST_CELLS, STANDS_OUT * self.leaf_noise)
+    def _merged(self, bins: FinestBins, counts: Counts) -> MergedBins:
+        """Merged bins of one column by the counts of its bins in their order."""
+        width = BRANCHES ** (_levels_of(max(bins.filled, 2)) - 1)
+        return MergedBins.by_counts(bins, counts, noise=self.bin_noise, rows=self.rows, width=width)
 
 
 def plan_grouping(
@@ -224,8 +197,8 @@ def plan_grouping(
         return draft
     return dataclasses.replace(
         draft,
-        leaf_noise=_noise(budget, draft.leaf_tables, LEAF_SHARE),
-        cell_noise=_noise(budget, draft.cell_tables, CELL_SHARE),
+        bin_noise=_noise(budget, draft.bin_tables, BIN_SHARE),
+        merged_noise=_noise(budget, draft.merged_tables, MERGED_SHARE),
     )
 
 
@@ -241,30 +214,23 @@ def _noise(budget: Budget, tables: int, share: float) -> float:
 
 
 def _is_short(column: Column) -> bool:
-    return column.is_declared and leaves_of(column).size <= MOST_CLASSES
+    return column.is_declared and column.bins().size <= MOST_CLASSES
 
 
 def _levels(column: Column) -> int:
-    """How often a column's leaves are counted, by its declaration alone."""
+    """How often a column's bins are counted, by its declaration alone."""
     if not column.is_declared:
-        return _UNDECLARED.get(column.kind, _MOST_LEVELS)
-    leaves = leaves_of(column)
-    if leaves.size <= FEW:
+        return _MOST_LEVELS if column.rules.discovers == BOUNDS else 1
+    bins = column.bins()
+    if bins.size <= FEW:
         return 0
+    return _levels_of(bins.size) if bins.is_ordered else 1
+
+
+def _levels_of(size: int) -> int:
+    """The levels of groups above so many bins."""
     # a power of the number of branches must not be rounded up
-    return math.ceil(round(math.log(leaves.size, BRANCHES), 9)) if leaves.is_ordered else 1
-
-
-def ranks(leaves: Leaves) -> Int[np.ndarray, " leaves"]:
-    """The place of every leaf in the order of values; missing comes last."""
-    places = np.arange(leaves.size)
-    places[np.asarray(leaves.order)] = np.arange(leaves.filled)
-    return places
-
-
-def _each(leaves: Leaves) -> Grouped:
-    """A cell for every leaf."""
-    return Grouped(np.arange(leaves.size), np.ones(leaves.size), leaves.log_volumes)
+    return math.ceil(round(math.log(size, BRANCHES), 9))
 
 
 def _with_first(pairs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
@@ -273,45 +239,7 @@ def _with_first(pairs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     return (np.tile(first, (len(first), 1)), *pairs)
 
 
-def runs(
-    counts: Counts, enough: float, empty: Bool[np.ndarray, " leaves"] | None = None
-) -> Int[np.ndarray, " leaves"]:
-    """Neighbouring leaves together until they have enough rows; one that has them stays alone.
-
-    Args:
-        counts: Rows per leaf, in the order of values.
-        enough: How many rows a cell should have.
-        empty: Leaves that are kept apart from others, so that no rows are spread over them.
-
-    Example:
-        >>> runs(np.array([1.0, 2.0, 9.0, 3.0, 3.0, 1.0]), 5.0).tolist()
-        [0, 0, 1, 2, 2, 3]
-        >>> runs(np.array([1.0, 0.0, 0.0]), 5.0, np.array([False, True, True])).tolist()
-        [0, 1, 1]
-    """
-    walls = np.zeros(len(counts), dtype=bool)
-    if empty is not None:
-        walls[1:] = empty[1:] != empty[:-1]
-    cells, cell, held = [], 0, 0.0
-    for at, (count, wall) in enumerate(zip(counts.tolist(), walls.tolist(), strict=True)):
-        if at > 0 and (wall or max(count, held) >= enough):
-            cell, held = cell + 1, 0.0
-        cells.append(cell)
-        held += count
-    return np.array(cells, dtype=np.int64)
-
-
-def rest(counts: Counts, enough: float) -> Int[np.ndarray, " leaves"]:
-    """A cell for every label that has enough rows, and one for all others.
-
-    Example:
-        >>> rest(np.array([1.0, 9.0, 2.0, 8.0]), 5.0).tolist()
-        [2, 0, 2, 1]
-    """
-    frequent = counts >= enough
-    return np.where(frequent, np.cumsum(frequent) - 1, frequent.sum())
-
-
+#: Names of arrays in files and checkpoints.
 _CELLS, _SHARES, _COUNTS = "cells-{}", "shares-{}", "counts-{}"
 
 
@@ -353,11 +281,11 @@ class CountMarginals(Stage):
     def run(self, work: Work) -> Work:
         """Merge, then count."""
         encoding, codes = work.mixed, _codes(work)
-        leaves = [encoding.leaves[at] for at in order_of(encoding.schema)]
-        bins = self.grouping.group(codes, leaves, entropy=work.entropy)
-        cells, sizes = cells_of(bins, codes), [column.size for column in bins]
-        counts = self.grouping.count(cells, sizes, entropy=work.entropy)
-        return work.after(bins=bins, counts=counts, points=cells.astype(np.float32))
+        finest = [encoding.bins[at] for at in order_of(encoding.schema)]
+        bins = self.grouping.group(codes, finest, entropy=work.entropy)
+        groups, sizes = groups_of(bins, codes), [column.size for column in bins]
+        counts = self.grouping.count(groups, sizes, entropy=work.entropy)
+        return work.after(bins=bins, counts=counts, points=groups.astype(np.float32))
 
     def keep(self, work: Work) -> Before:
         """Bins and counts."""
@@ -368,8 +296,8 @@ class CountMarginals(Stage):
         """Bins and counts that were released before."""
         bins = read_columns(kept[1], work.mixed)
         tables = tuple(kept[1][_COUNTS.format(i)] for i in range(len(bins)))
-        counts = Counted(tables, self.grouping.cell_noise)
-        points = cells_of(bins, _codes(work)).astype(np.float32)
+        counts = Counted(tables, self.grouping.merged_noise)
+        points = groups_of(bins, _codes(work)).astype(np.float32)
         return work.after(bins=bins, counts=counts, points=points)
 
 
@@ -417,28 +345,28 @@ class RakeNetwork(Stage):
         return work.after(model=raked(network, seen, jax_key(work.entropy, "sampling", step=1)))
 
 
-def cells_of(columns: tuple[Grouped, ...], codes: np.ndarray) -> np.ndarray:
+def groups_of(columns: tuple[BinShares, ...], codes: np.ndarray) -> np.ndarray:
     """The merged bin of every bin."""
     pairs = zip(columns, codes.T, strict=True)
-    return np.column_stack([column.cells[at] for column, at in pairs])
+    return np.column_stack([column.groups[at] for column, at in pairs])
 
 
-def column_arrays(columns: tuple[Grouped, ...]) -> dict[str, np.ndarray]:
+def column_arrays(columns: tuple[BinShares, ...]) -> dict[str, np.ndarray]:
     """The merged bins of all columns by name."""
-    cells = {_CELLS.format(i): column.cells for i, column in enumerate(columns)}
-    return cells | {_SHARES.format(i): column.shares for i, column in enumerate(columns)}
+    groups = {_CELLS.format(i): column.groups for i, column in enumerate(columns)}
+    return groups | {_SHARES.format(i): column.shares for i, column in enumerate(columns)}
 
 
-def read_columns(arrays: dict[str, np.ndarray], encoding: MixedEncoding) -> tuple[Grouped, ...]:
+def read_columns(arrays: dict[str, np.ndarray], encoding: MixedEncoding) -> tuple[BinShares, ...]:
     """The columns that ``column_arrays`` described; the content may be hostile."""
-    leaves = [encoding.leaves[at] for at in order_of(encoding.schema)]
+    finest = [encoding.bins[at] for at in order_of(encoding.schema)]
     return tuple(
-        Grouped(
+        BinShares(
             arrays[_CELLS.format(i)].astype(np.int64),
             arrays[_SHARES.format(i)].astype(float),
-            column.log_volumes,
+            bins.log_volumes,
         )
-        for i, column in enumerate(leaves)
+        for i, bins in enumerate(finest)
     )
 
 

@@ -22,8 +22,7 @@ from dpflows.models.distributions import Mixture
 from dpflows.models.normalisers import Normaliser
 from dpflows.privacy.events import Event
 from dpflows.privacy.randomness import Entropy, Stream
-from dpflows.table.encoding import Encoding
-from dpflows.table.mixing import MixedEncoding
+from dpflows.table.encoding import Encoding, MixedEncoding
 from dpflows.table.reading import Table
 from dpflows.training.checkpoints import Before, Checkpoints
 from dpflows.training.dp_sgd import Callbacks

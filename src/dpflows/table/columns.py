@@ -1,45 +1,57 @@
-"""One column of a table: its kind and what is publicly known about its cells."""
+"""One column of a table: what is publicly known about its cells, and how they are read by that.
+
+A message says how many cells are wrong and where the first one stands. It never
+quotes a cell, and never passes on the text of a library, which might.
+"""
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from dpflows.errors import InputError
+from dpflows.table.bins import MOST_LABELS, FinestBins
+from dpflows.table.kinds import Declaration, Kind, kind_of
+from dpflows.table.kinds.base import (
+    FINE,
+    FORM,
+    FRACTION,
+    INFINITE,
+    MAX_NAME_LENGTH,
+    Reading,
+    check_name,
+    is_storable,
+)
+from dpflows.table.raw import (
+    MOMENT,
+    NUMBER,
+    TRUTH,
+    Cells,
+    Raw,
+    counted,
+    explained,
+    is_missing,
+    sorted_cells,
+    to_numpy,
+)
+from dpflows.table.text_format import PLAIN, TextFormat
 
-KINDS = ("continuous", "integer", "categorical", "boolean", "date")
-
-#: Kinds whose cells are numbers with a lowest and a highest value.
-BOUNDED_KINDS = ("continuous", "integer", "date")
-
-#: Beyond this size neighbouring whole numbers can no longer be told apart reliably.
-MAX_INTEGER = 1e15
-MAX_NAME_LENGTH = 1000
-MAX_CATEGORIES = 10_000
-MAX_SPIKES = 100
-
-#: The unit of dates without a time of day.
-DAY = "day"
-
-_YEAR_1, _YEAR_10000 = -62135596800.0, 253402300800.0
-#: The lowest and the highest value that a kind can have.
-WIDEST = {
-    "continuous": (-math.inf, math.inf),
-    "integer": (-MAX_INTEGER, MAX_INTEGER),
-    "date": (_YEAR_1, _YEAR_10000 - 1),
-}
+_ADVICE = (
+    "correct them, or declare in the schema their kind, how they are written ([text]), or "
+    'unreadable = "missing"'
+)
+_FILL = "fill them, drop their rows, or declare nullable = true (DPDensity models missing cells)"
 
 
 @final
 @dataclass(frozen=True)
-class Column:
+class Column(Declaration):
     """One column: its name, its kind and what is publicly known about its cells.
 
     Args:
         name: The column's name.
-        kind: One of ``KINDS``.
+        kind: The name of one of ``KINDS``.
         min: The lowest value; for dates in seconds since 1970 began.
         max: The highest value, declared together with ``min``.
         nullable: Whether cells may be missing.
@@ -58,45 +70,36 @@ class Column:
         (0.0,)
     """
 
-    name: str
-    kind: str
-    min: float | None = None
-    max: float | None = None
-    nullable: bool = False
-    unit: str = ""
-    categories: tuple[str, ...] | None = None
-    spikes: tuple[float, ...] | None = None
-    other: str | None = None
-
     def __post_init__(self) -> None:
-        self._check_name_and_kind()
-        for key in ("min", "max"):
-            if getattr(self, key) is not None:
-                object.__setattr__(self, key, self._number(key, getattr(self, key)))
-        self._check_bounds()
-        if self.categories is not None:
-            object.__setattr__(self, "categories", self._checked_categories())
-        if self.spikes is not None:
-            object.__setattr__(self, "spikes", self._checked_spikes())
-        if self.other is not None:
-            self._check_other()
+        check_name(self.name)
+        try:
+            rules = self.rules
+        except InputError as error:
+            raise self.refuse(str(error)) from None
+        if not is_storable(self.unit):
+            raise self.refuse(f"unit must be text of at most {MAX_NAME_LENGTH} characters")
+        for key, value in rules.checked().items():
+            object.__setattr__(self, key, value)
+
+    @property
+    def rules(self) -> Kind:
+        """What the kind says about this column.
+
+        Example:
+            >>> Column("age", "integer").rules.lacks
+            ('min', 'max')
+        """
+        return kind_of(self.kind)(self)
 
     @property
     def is_declared(self) -> bool:
         """Whether the domain is known: bounds, categories, or a kind that needs neither."""
-        if self.kind == "boolean":
-            return True
-        return (self.categories if self.kind == "categorical" else self.min) is not None
+        return not self.rules.lacks
 
     @property
     def is_whole(self) -> bool:
         """Whether cells are whole numbers, or whole seconds."""
-        return self.kind in ("integer", "date")
-
-    @property
-    def counts_days(self) -> bool:
-        """Whether cells are dates without a time of day, by the declared unit."""
-        return self.kind == "date" and self.unit == DAY
+        return self.rules.is_whole
 
     def within(self, low: float, high: float) -> "Column":
         """The same column with these bounds; spikes beyond them are left out.
@@ -108,136 +111,123 @@ class Column:
         spikes = self.spikes and tuple(spike for spike in self.spikes if low <= spike <= high)
         return dataclasses.replace(self, min=low, max=high, spikes=spikes)
 
-    def _refuse(self, reason: str) -> InputError:
-        return InputError(f"column {self.name!r}: {reason}")
+    def bins(self) -> FinestBins:
+        """The finest bins of a declared column.
 
-    def _check_name_and_kind(self) -> None:
-        check_name(self.name)
-        if self.kind not in KINDS:
-            raise self._refuse(f"kind must be one of {', '.join(KINDS)}")
-        if not _is_storable(self.unit):
-            raise self._refuse(f"unit must be text of at most {MAX_NAME_LENGTH} characters")
+        Guarantee:
+            They depend on the declaration alone.
 
-    def _number(self, key: str, value: Any) -> float:
-        if self.kind not in BOUNDED_KINDS:
-            raise self._refuse(f"{key} does not belong to a {self.kind} column; remove it")
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        except (TypeError, ValueError):
-            raise self._refuse(f"{key} must be a number") from None
-        if not math.isfinite(number):
-            raise self._refuse(f"{key} must be finite")
-        # minus zero would be written and compared as a different bound
-        return number + 0.0
-
-    def _check_bounds(self) -> None:
-        low, high = self.min, self.max
-        if low is None and high is None:
-            return
-        if low is None or high is None:
-            raise self._refuse("min and max must be declared together")
-        if low == high and not self.is_whole:
-            raise self._refuse("min equals max, so the column is constant; drop the column")
-        if low > high:
-            raise self._refuse("min must be below max")
-        if self.kind == "continuous":
-            self._check_width(high - low)
-        else:
-            self._check_whole(low, high)
-
-    def _check_width(self, width: float) -> None:
-        if not (math.isfinite(width) and width >= 1e-300):
-            raise self._refuse("max - min must lie between 1e-300 and 1e308")
-
-    def _check_whole(self, low: float, high: float) -> None:
-        if not (low.is_integer() and high.is_integer()):
-            raise self._refuse(f"min and max of {self.kind} columns must be {self._whole}")
-        if self.kind == "date" and (low < _YEAR_1 or high >= _YEAR_10000):
-            raise self._refuse("min and max must lie in the years 1 to 9999")
-        if max(abs(low), abs(high)) > MAX_INTEGER:
-            raise self._refuse("min and max of integer columns must lie within 1e15 of zero")
-
-    @property
-    def _whole(self) -> str:
-        return "whole seconds" if self.kind == "date" else "whole numbers"
-
-    def _checked_spikes(self) -> tuple[float, ...]:
-        given = tuple(self.spikes or ())
-        if self.kind not in BOUNDED_KINDS:
-            raise self._refuse(f"spikes do not belong to a {self.kind} column; remove them")
-        if len(given) > MAX_SPIKES:
-            raise self._refuse(f"spikes must be at most {MAX_SPIKES} values")
-        spikes = tuple(self._number("spikes", spike) for spike in given)
-        if self.is_whole and not all(spike.is_integer() for spike in spikes):
-            raise self._refuse(f"spikes of {self.kind} columns must be {self._whole}")
-        if len(set(spikes)) != len(spikes):
-            raise self._refuse("spikes must not repeat a value")
-        if any(self._is_beyond(spike) for spike in spikes):
-            raise self._refuse("spikes must lie between min and max")
-        return spikes
-
-    def _is_beyond(self, value: float) -> bool:
-        if self.min is None or self.max is None:
-            low, high = WIDEST[self.kind]
-            return not low <= value <= high
-        return not self.min <= value <= self.max
-
-    def _check_other(self) -> None:
-        if self.kind != "categorical":
-            raise self._refuse(f"other does not belong to a {self.kind} column; remove it")
-        if self.categories is not None and self.other not in self.categories:
-            raise self._refuse("other must be one of the categories")
-        if not (self.other and _is_storable(self.other)):
-            raise self._refuse(f"other must be a label of 1 to {MAX_NAME_LENGTH} characters")
-
-    def _checked_categories(self) -> tuple[str, ...]:
-        if self.kind != "categorical":
-            raise self._refuse(f"categories do not belong to a {self.kind} column; remove them")
-        labels = tuple(self.categories or ())
-        if not 1 <= len(labels) <= MAX_CATEGORIES:
-            raise self._refuse(f"categories must hold 1 to {MAX_CATEGORIES} labels")
-        if not all(isinstance(label, str) and _is_storable(label) for label in labels):
-            raise self._refuse("categories must be labels of text")
-        if len(set(labels)) != len(labels):
-            raise self._refuse("categories must not repeat a label")
-        return labels
+        Example:
+            >>> Column("sex", "categorical", categories=("F", "M")).bins().size
+            2
+            >>> Column("age", "integer", min=0, max=120, nullable=True).bins().size
+            122
+        """
+        if not self.is_declared:
+            raise InputError(
+                f"nothing is declared about column {self.name!r}: declare its bounds or "
+                "categories, or let a share of epsilon discover them"
+            )
+        bins = self.rules.bins()
+        if bins.singles > MOST_LABELS:
+            raise InputError(
+                f"column {self.name!r} has {bins.singles} categories, of which noise would "
+                f"leave little; group them into at most {MOST_LABELS}, or drop the column"
+            )
+        return bins
 
 
-def check_name(name: Any) -> None:
-    """Refuse what cannot be a column's name."""
-    if not isinstance(name, str) or not name or not _is_storable(name):
-        raise InputError(f"column names must be text of 1 to {MAX_NAME_LENGTH} characters")
+def read_cells(
+    raw: Raw,
+    column: Column,
+    label: str,
+    text: TextFormat = PLAIN,
+    gaps: np.ndarray | None = None,
+) -> np.ndarray:
+    """One column as values of its kind; missing where that is declared.
 
+    Args:
+        raw: The cells.
+        column: What they mean.
+        label: How a message names the column.
+        text: How cells of text are written.
+        gaps: Numbers of rows whose cells could not be separated, which are missing.
 
-def is_missing(values: np.ndarray) -> np.ndarray:
-    """Which cells of a column hold nothing.
-
-    Example:
-        >>> is_missing(np.array(["a", None], dtype=object)).tolist()
-        [False, True]
+    Guarantee:
+        Each value depends on its own cell and on declarations alone.
     """
-    if values.dtype.kind == "M":
-        return np.isnat(values)
-    if values.dtype == object:
-        return np.array([value is None for value in values.tolist()], dtype=bool)
-    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+    rules = column.rules
+    with explained(f"{label} has a type that is not accepted as {column.kind}; convert it"):
+        parts = _sorted(raw, label)
+        values, wrong = _merged(parts, len(raw), rules, text)
+    if gaps is not None:
+        values[gaps], wrong[gaps] = rules.nothing, FINE
+    if text.makes_missing:
+        values[wrong != FINE] = rules.nothing
+    else:
+        _refuse_wrong(wrong, rules, label, text)
+    if column.nullable:
+        return values
+    what = "must be filled, got {cells} without a value (NaN)"
+    _refuse(is_missing(values), label, what, _FILL)
+    return rules.filled(values)
 
 
-def counted(count: int, noun: str) -> str:
-    """A number of things, for a message.
-
-    Example:
-        >>> counted(1, "row"), counted(2, "row")
-        ('1 row', '2 rows')
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _is_storable(text: str) -> bool:
+def _sorted(raw: Raw, label: str) -> list[Cells]:
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return len(text) <= MAX_NAME_LENGTH
+        return sorted_cells(raw)
+    except InputError:
+        message = f"{label} has a type that tables may not have; convert it"
+    raise InputError(message)
+
+
+def _merged(parts: list[Cells], rows: int, rules: Kind, text: TextFormat) -> Reading:
+    """The values of all parts, each in its place."""
+    if len(parts) == 1 and parts[0].at is None:
+        return _read(parts[0], rows, rules, text)
+    values = np.full(rows, rules.nothing, dtype=rules.dtype)
+    wrong = np.zeros(rows, dtype=np.uint8)
+    for part in parts:
+        places = np.arange(rows) if part.at is None else part.at
+        values[places], wrong[places] = _read(part, len(places), rules, text)
+    return values, wrong
+
+
+def _read(part: Cells, rows: int, rules: Kind, text: TextFormat) -> Reading:
+    reader = rules.readers.get(part.sort)
+    if reader is None:
+        values = np.full(rows, rules.nothing, dtype=rules.dtype)
+        return values, np.where(_is_gap(part, rows), FINE, FORM).astype(np.uint8)
+    values, wrong = reader(part.values, text)
+    if part.wrong is not None:
+        wrong = np.where(part.wrong, np.uint8(FORM), wrong)
+    return values, wrong
+
+
+def _is_gap(part: Cells, rows: int) -> np.ndarray:
+    """Which cells of a sort that the kind does not know hold nothing at all."""
+    if part.sort in (NUMBER, MOMENT):
+        gaps: np.ndarray = is_missing(part.values)
+        return gaps if part.wrong is None else gaps & ~part.wrong
+    if part.sort == TRUTH:
+        return to_numpy(part.values.is_null()).astype(bool)
+    return np.zeros(rows, dtype=bool)
+
+
+def _refuse_wrong(wrong: np.ndarray, rules: Kind, label: str, text: TextFormat) -> None:
+    if not wrong.any():
+        return
+    what = f"must hold {rules.expected(text)}, got {{cells}} of another form"
+    _refuse(wrong == FORM, label, what, _ADVICE)
+    what = "must hold finite numbers, got {cells} that are infinite (inf)"
+    _refuse(wrong == INFINITE, label, what, "correct them")
+    what = f"is declared {rules.name}, got {{cells}} with a fraction"
+    _refuse(wrong == FRACTION, label, what, 'round them or declare kind = "continuous"')
+
+
+def _refuse(wrong: np.ndarray, label: str, what: str, cure: str) -> None:
+    count = int(np.count_nonzero(wrong))
+    if count:
+        first = int(np.argmax(wrong)) + 1
+        cells = counted(count, "cell")
+        raise InputError(f"{label} {what.format(cells=cells)}, the first in row {first}; {cure}")

@@ -8,7 +8,6 @@ one of that name.
 """
 
 import functools
-import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +17,8 @@ from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 import numpy as np
 
 from dpflows.errors import InputError
-from dpflows.table.columns import BOUNDED_KINDS, Column, is_missing
-from dpflows.table.moments import moment
+from dpflows.table.columns import Column
+from dpflows.table.raw import is_missing
 
 MAX_LENGTH = 2000
 MAX_COMPARISONS = 16
@@ -71,7 +70,7 @@ class Constraint:
     """A rule that every row keeps.
 
     Args:
-        text: The rule in words.
+        text: The rule.
 
     Guarantee:
         Messages name columns of the schema and quote no value.
@@ -175,7 +174,7 @@ def _checked_left(comparison: Comparison, schema: Declared) -> Column:
     if not schema.has_column(name):
         raise InputError(f"what stands before {sign!r} must be a column of the schema")
     column = schema.column(name)
-    if sign not in ("=", "!=") and column.kind not in BOUNDED_KINDS:
+    if sign not in ("=", "!=") and not column.rules.has_order:
         raise InputError(f"column {name!r} is {column.kind}, which has no order; use = or !=")
     return column
 
@@ -192,7 +191,7 @@ def _right(comparison: Comparison, column: Column, schema: Declared) -> object:
             raise InputError(f"column {column.name!r} is compared with no column of the schema")
         return _value(operand.text, column)
     other = schema.column(operand.text)
-    if _sort(other) != _sort(column):
+    if other.rules.compared_as != column.rules.compared_as:
         raise InputError(
             f"columns {column.name!r} and {other.name!r} are {column.kind} and {other.kind}, "
             "which cannot be compared"
@@ -200,49 +199,13 @@ def _right(comparison: Comparison, column: Column, schema: Declared) -> object:
     return other
 
 
-def _sort(column: Column) -> str:
-    return "number" if column.kind in ("continuous", "integer") else column.kind
-
-
 def _value(text: str, column: Column) -> object:
     """What a word means for a column."""
-    value = _READERS[_sort(column)](text)
+    value = column.rules.operand(text)
     if value is None:
-        expected = _EXPECTED[_sort(column)]
+        expected = column.rules.operand_form
         raise InputError(f"column {column.name!r} must be compared with {expected}")
-    if column.kind == "categorical" and value not in (column.categories or ()):
-        raise InputError(
-            f"column {column.name!r} is compared with a label that its categories do not hold; "
-            "declare it"
-        )
     return value
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _date(text: str) -> np.datetime64 | None:
-    seconds = moment(text)
-    return None if seconds is None else np.datetime64(round(seconds * 1e6), "us")
-
-
-_READERS: dict[str, Callable[[str], object]] = {
-    "number": _number,
-    "date": _date,
-    "boolean": {"true": True, "false": False}.get,
-    "categorical": str,
-}
-_EXPECTED = {
-    "number": "a number or a column of numbers",
-    "date": "a date such as 2020-12-31 or a column of dates",
-    "boolean": "true, false or a column of truth values",
-    "categorical": "a label or a column of labels",
-}
 
 
 def _is(

@@ -1,7 +1,8 @@
 """Schema files: TOML and JSON in, TOML and JSON out.
 
-A message about a schema file names columns and keys. It quotes no value, because
-the file may hold bounds that were read from rows, or may be the table itself.
+What is between the two is a plain description: dictionaries, lists and texts. A message about a
+schema file names columns and keys. It quotes no value, because the file may hold bounds that were
+read from rows, or may be the table itself.
 """
 
 import contextlib
@@ -9,48 +10,51 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dpflows.errors import InputError, unchained
 from dpflows.files import write_atomically
-from dpflows.table.columns import Column, check_name
+from dpflows.table.columns import Column
 from dpflows.table.constraints import Constraint
-from dpflows.table.moments import iso, moment
-from dpflows.table.schema import MAX_COLUMNS, MAX_CONSTRAINTS, Schema
+from dpflows.table.kinds import KINDS, Kind
+from dpflows.table.kinds.base import check_name
+from dpflows.table.kinds.numbers import Continuous
+from dpflows.table.raw import MAX_COLUMNS
 from dpflows.table.text_format import TextFormat
 
 MAX_BYTES = 2**23
+MAX_CONSTRAINTS = 100
 KNOWN_TOP_KEYS = ("columns", "values_read", "target", "constraints", "text")
+
+Choice = TypeVar("Choice")
+#: A schema as plain JSON; ``columns`` is a list, so that their order is kept.
+Description = dict[str, Any]
 
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "kind": ((str,), "text"),
-    "min": ((int, float), "a number"),
-    "max": ((int, float), "a number"),
     "nullable": ((bool,), "true or false"),
     "unit": ((str,), "text"),
     "categories": ((list,), "a list of labels"),
     "spikes": ((list,), "a list of values"),
     "other": ((str,), "text"),
 }
-KNOWN_KEYS = tuple(_TYPES)
+KNOWN_KEYS = ("kind", "min", "max", "nullable", "unit", "categories", "spikes", "other")
 
 _ADVICE = "declare from public knowledge"
 
 
 @unchained
-def read(path: str | os.PathLike[str]) -> Schema:
-    """Read a schema file by its ending."""
+def read(path: str | os.PathLike[str]) -> Any:
+    """The description in a schema file, by its ending; its content may be anything."""
     loads = _by_ending(path, {".toml": _loads_toml, ".json": _loads_json})
-    text = _read_text(Path(path))
-    return parse(loads(text))
+    return loads(_read_text(Path(path)))
 
 
-def write(schema: Schema, path: str | os.PathLike[str]) -> None:
-    """Write a schema file by its ending, whole or not at all."""
-    dumps = _by_ending(path, {".toml": to_toml, ".json": to_json})
-    content = dumps(schema).encode("utf-8")
+def write(writers: Mapping[str, Callable[[], str]], path: str | os.PathLike[str]) -> None:
+    """Write a schema file, whole or not at all; its ending says who writes the text."""
+    content = _by_ending(path, writers)().encode("utf-8")
     if len(content) > MAX_BYTES:
         raise InputError(f"schema is too large: a schema file holds at most {MAX_BYTES} bytes")
     with write_atomically(path) as file:
@@ -58,8 +62,8 @@ def write(schema: Schema, path: str | os.PathLike[str]) -> None:
 
 
 @unchained
-def parse(description: Any) -> Schema:
-    """A schema from plain dictionaries and lists; columns are a mapping or a list."""
+def parse(description: Any) -> dict[str, Any]:
+    """The fields of a schema that is described; columns are a mapping or a list."""
     if not isinstance(description, dict):
         raise InputError("schema must be a table with a part named columns")
     _check_keys("schema", description, KNOWN_TOP_KEYS)
@@ -70,13 +74,13 @@ def parse(description: Any) -> Schema:
     values_read = description.get("values_read", False)
     if not isinstance(values_read, bool):
         raise InputError("values_read must be true or false")
-    return Schema(
-        tuple(_column(name, entry) for name, entry in entries),
-        values_read,
-        target=_target(description.get("target")),
-        constraints=_constraints(description.get("constraints", [])),
-        text=TextFormat.from_dict(description.get("text", {})),
-    )
+    return {
+        "columns": tuple(_column(name, entry) for name, entry in entries),
+        "values_read": values_read,
+        "target": _target(description.get("target")),
+        "constraints": _constraints(description.get("constraints", [])),
+        "text": TextFormat.from_dict(description.get("text", {})),
+    }
 
 
 def _target(name: Any) -> str | None:
@@ -93,53 +97,67 @@ def _constraints(texts: Any) -> tuple[Constraint, ...]:
     return tuple(Constraint(text) for text in texts)
 
 
-def rules(schema: Schema) -> dict[str, Any]:
-    """The target and the constraints as plain JSON, where they are declared."""
-    target = {} if schema.target is None else {"target": schema.target}
-    texts = [constraint.text for constraint in schema.constraints]
-    return target | ({"constraints": texts} if texts else {})
-
-
-def describe(column: Column) -> dict[str, Any]:
-    """A column as plain JSON without its name and without what is left at its default."""
+def describe(column: Column) -> Description:
+    """A column as plain JSON, without what is left at its default."""
+    bound = column.rules.describe_bound
     parts = {
+        "name": column.name,
         "kind": column.kind,
-        "min": _bound(column, column.min),
-        "max": _bound(column, column.max),
+        "min": None if column.min is None else bound(column.min),
+        "max": None if column.max is None else bound(column.max),
         "nullable": column.nullable or None,
         "unit": column.unit or None,
         "categories": None if column.categories is None else list(column.categories),
-        "spikes": None if column.spikes is None else [_bound(column, v) for v in column.spikes],
+        "spikes": None if column.spikes is None else [bound(value) for value in column.spikes],
         "other": column.other,
     }
     return {key: value for key, value in parts.items() if value is not None}
 
 
-def to_json(schema: Schema) -> str:
-    """The schema as the text of a JSON file."""
-    document: dict[str, Any] = {"values_read": True} if schema.values_read else {}
-    document |= rules(schema)
-    if written := schema.text.to_dict():
-        document["text"] = written
-    document["columns"] = {column.name: describe(column) for column in schema.columns}
+def to_json(description: Description) -> str:
+    """A description as the text of a JSON file."""
+    document: dict[str, Any] = {"values_read": True} if description["values_read"] else {}
+    document |= _beside(description) | _text(description)
+    document["columns"] = dict(map(_named, description["columns"]))
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def to_toml(schema: Schema) -> str:
-    """The schema as the text of a TOML file, with a gap for what is undeclared.
+def to_toml(
+    description: Description, gaps: Mapping[str, tuple[str, ...]], *, is_proposed: bool = False
+) -> str:
+    """A description as the text of a TOML file.
+
+    Args:
+        description: The schema.
+        gaps: By column, the keys that are still to be declared.
+        is_proposed: Whether nobody has looked at it yet, which a comment then asks for.
 
     Example:
-        >>> print(to_toml(Schema((Column("dose", "continuous"),))))
+        >>> dose = {"name": "dose", "kind": "continuous"}
+        >>> print(to_toml({"columns": [dose], "values_read": False}, {"dose": ("min", "max")}))
         [columns.dose]
         kind = "continuous"
         # min =    declare from public knowledge
         # max =    declare from public knowledge
     """
-    parts = [_PROPOSED] if schema.is_proposed else []
-    parts += [_VALUES_READ] if schema.values_read else []
-    parts += [f"{key} = {_toml_value(value)}\n" for key, value in rules(schema).items()]
-    parts += [_text_section(schema)] if schema.text.to_dict() else []
-    return "\n".join(parts + [_section(column) for column in schema.columns])
+    parts = [_PROPOSED] if is_proposed else []
+    parts += [_VALUES_READ] if description["values_read"] else []
+    parts += [f"{key} = {_toml_value(value)}\n" for key, value in _beside(description).items()]
+    parts += [_text_section(text, is_proposed) for text in _text(description).values()]
+    named = map(_named, description["columns"])
+    return "\n".join(parts + [_section(name, entry, gaps.get(name, ())) for name, entry in named])
+
+
+def _beside(description: Description) -> Description:
+    return {key: description[key] for key in ("target", "constraints") if key in description}
+
+
+def _text(description: Description) -> Description:
+    return {"text": description["text"]} if "text" in description else {}
+
+
+def _named(entry: Description) -> tuple[str, Description]:
+    return entry["name"], {key: value for key, value in entry.items() if key != "name"}
 
 
 _VALUES_READ = (
@@ -151,22 +169,16 @@ _PROPOSED = (
 _TEXT_PROPOSED = "# read off the rows of the file: check every line\n"
 
 
-def _text_section(schema: Schema) -> str:
-    lines = [f"{key} = {_toml_value(value)}\n" for key, value in schema.text.to_dict().items()]
-    return (_TEXT_PROPOSED if schema.is_proposed else "") + "[text]\n" + "".join(lines)
+def _text_section(text: Description, is_proposed: bool) -> str:
+    lines = [f"{key} = {_toml_value(value)}\n" for key, value in text.items()]
+    return (_TEXT_PROPOSED if is_proposed else "") + "[text]\n" + "".join(lines)
 
 
-def _section(column: Column) -> str:
-    lines = [f"[columns.{_toml_key(column.name)}]"]
-    lines += [f"{key} = {_toml_value(value)}" for key, value in describe(column).items()]
-    lines += [f"# {key} =    {_ADVICE}" for key in _undeclared_keys(column)]
+def _section(name: str, entry: Description, gaps: tuple[str, ...]) -> str:
+    lines = [f"[columns.{_toml_key(name)}]"]
+    lines += [f"{key} = {_toml_value(value)}" for key, value in entry.items()]
+    lines += [f"# {key} =    {_ADVICE}" for key in gaps]
     return "\n".join(lines) + "\n"
-
-
-def _undeclared_keys(column: Column) -> tuple[str, ...]:
-    if column.is_declared:
-        return ()
-    return ("categories",) if column.kind == "categorical" else ("min", "max")
 
 
 def _toml_key(name: str) -> str:
@@ -186,14 +198,6 @@ def _toml_value(value: Any) -> str:
     return json.dumps(value)
 
 
-def _bound(column: Column, value: float | None) -> float | int | str | None:
-    if value is None or column.kind == "continuous":
-        return value
-    if column.kind == "date":
-        return iso(value)
-    return int(value)
-
-
 def _column(name: Any, entry: Any) -> Column:
     check_name(name)
     if not isinstance(entry, dict):
@@ -201,19 +205,28 @@ def _column(name: Any, entry: Any) -> Column:
     _check_keys(f"column {name!r}", entry, KNOWN_KEYS)
     if "kind" not in entry:
         raise InputError(f"column {name!r}: kind is missing; declare what the column holds")
-    is_date = entry["kind"] == "date"
-    return Column(name, **{key: _part(name, key, entry[key], is_date) for key in entry})
+    declared = entry["kind"]
+    # Column refuses a kind that is not known
+    kind = KINDS.get(declared if isinstance(declared, str) else "", Continuous)
+    return Column(name, **{key: _part(name, key, entry[key], kind) for key in entry})
 
 
-def _part(name: str, key: str, value: Any, is_date: bool) -> Any:
-    if is_date and key in ("min", "max"):
-        return _seconds(name, key, value)
+def _part(name: str, key: str, value: Any, kind: type[Kind]) -> Any:
+    if key in ("min", "max"):
+        return _bound(name, key, value, kind, kind.bound_form)
     types, expected = _TYPES[key]
     if not _is_one_of(value, types):
         raise InputError(f"column {name!r}: {key} must be {expected}")
     if key == "spikes":
-        return tuple(_spike(name, spike, is_date) for spike in value)
+        return tuple(_bound(name, key, spike, kind, kind.spikes_form) for spike in value)
     return _labels(name, value) if key == "categories" else value
+
+
+def _bound(name: str, key: str, value: Any, kind: type[Kind], form: str) -> Any:
+    number = kind.read_bound(value)
+    if number is None:
+        raise InputError(f"column {name!r}: {key} must be {form}")
+    return number
 
 
 def _is_one_of(value: Any, types: tuple[type, ...]) -> bool:
@@ -227,25 +240,10 @@ def _labels(name: str, labels: Any) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _spike(name: str, value: Any, is_date: bool) -> Any:
-    if is_date:
-        return _seconds(name, "spikes", value)
-    if not _is_one_of(value, (int, float)):
-        raise InputError(f"column {name!r}: spikes must be numbers")
-    return value
-
-
-def _seconds(name: str, key: str, value: Any) -> float:
-    seconds = moment(value)
-    if seconds is None:
-        raise InputError(f"column {name!r}: {key} must be a date such as 2020-12-31")
-    return seconds
-
-
 def _check_keys(owner: str, entry: dict[Any, Any], known: tuple[str, ...]) -> None:
     for key in entry:
         if key not in known:
-            # a key that looks like no word may be a value that strayed
+            # a key that does not look like a word may be a value in the wrong place
             is_word = isinstance(key, str) and re.fullmatch(r"[A-Za-z_-]{1,30}", key)
             shown = f"unknown key {key!r}" if is_word else "unknown key"
             raise InputError(f"{owner}: {shown}; known keys are {', '.join(known)}")
@@ -262,9 +260,7 @@ def _entries(columns: Any) -> list[tuple[Any, Any]]:
     ]
 
 
-def _by_ending(
-    path: str | os.PathLike[str], choices: dict[str, Callable[[Any], Any]]
-) -> Callable[[Any], Any]:
+def _by_ending(path: str | os.PathLike[str], choices: Mapping[str, Choice]) -> Choice:
     ending = Path(path).suffix.lower()
     if ending not in choices:
         raise InputError(f"schema file must end in .toml or .json, got {str(path)!r}; rename it")

@@ -1,6 +1,6 @@
-"""Schemas proposed for tables that came without one.
+"""Columns proposed for tables that came without a schema.
 
-A proposal is told from the rows, so that one row can change it. It is meant for somebody who
+A proposal is inferred from the rows, so that one row can change it. It is meant for somebody who
 checks it; nothing is fitted with it unseen.
 """
 
@@ -17,44 +17,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpflows.errors import InputError, unchained
-from dpflows.table.cells import numbers_in_text, read_cells, seconds, trimmed
-from dpflows.table.columns import DAY, MAX_CATEGORIES, Column, counted, is_missing
-from dpflows.table.opening import TEXT_ENDINGS, check_file, ending_of, file_errors, open_source
-from dpflows.table.records import grammar
-from dpflows.table.scalars import MOMENT, NUMBER, TEXT, TRUTH, Cells, Raw, is_moment, sorted_cells
-from dpflows.table.schema import Schema
-from dpflows.table.sources import Source
-from dpflows.table.text import decoded, load
+from dpflows.table.columns import Column, read_cells
+from dpflows.table.kinds import KINDS
+from dpflows.table.kinds.numbers import numbers_in_text
+from dpflows.table.raw import (
+    MOMENT,
+    NUMBER,
+    TRUTH,
+    Cells,
+    Raw,
+    Source,
+    counted,
+    is_missing,
+    sorted_cells,
+)
+from dpflows.table.sources import TEXT_ENDINGS, check_file, ending_of, file_errors, open_source
+from dpflows.table.text import decoded, grammar, load
 from dpflows.table.text_format import AS_MISSING, TextFormat
 
 #: A comma comes last: beside another delimiter it is more likely a decimal comma.
 _BY_LIKELIHOOD = ";\t|,"
 
 
-def numeric_schema(source: Source, text: TextFormat) -> Schema:
-    """Names as they came; every column is continuous, whatever its cells and types are.
-
-    Guarantee:
-        Nothing in the schema depends on a row.
-    """
-    _check_names(source.names)
-    columns = tuple(Column(name, "continuous") for name in source.names)
-    return Schema(columns, names_read=source.has_own_names, text=text)
-
-
 @unchained
-def propose(frame: Any, *, read_values: bool = False) -> Schema:
-    """What ``Schema.from_frame`` documents."""
+def propose(frame: Any, *, read_values: bool = False) -> tuple[tuple[Column, ...], TextFormat]:
+    """What ``Schema.from_frame`` documents: the columns, and how text seems to be written."""
     source, text = _opened(frame)
-    _check_names(source.names)
-    pairs = zip(source.names, source.cells, strict=True)
+    check_names(source.names)
+    pairs = list(zip(source.names, source.cells, strict=True))
     columns = tuple(_column(name, cells, source.is_text, text) for name, cells in pairs)
     if read_values:
         columns = tuple(
             _with_values(cells, column, text)
             for cells, column in zip(source.cells, columns, strict=True)
         )
-    return Schema(columns, values_read=read_values, text=text, is_proposed=True)
+    return columns, text
 
 
 def _opened(frame: Any) -> tuple[Source, TextFormat]:
@@ -128,7 +125,8 @@ def _are_numbers(cells: Raw, text: TextFormat) -> bool:
     return not numbers_in_text(cells, text)[1].any()
 
 
-def _check_names(names: tuple[str, ...]) -> None:
+def check_names(names: tuple[str, ...]) -> None:
+    """Refuse names that a schema cannot have."""
     if unnamed := sum(not name for name in names):
         raise InputError(f"columns must have names, got {counted(unnamed, 'unnamed column')}; name")
     if repeated := len(names) - len(set(names)):
@@ -136,85 +134,50 @@ def _check_names(names: tuple[str, ...]) -> None:
 
 
 def _column(name: str, cells: Raw, is_text: bool, text: TextFormat) -> Column:
-    if is_text:
-        kind, are_days = _text_kind(cells, text)
-    elif isinstance(cells, pa.ChunkedArray):
-        kind, are_days = _kind(cells.type), pa.types.is_date(cells.type)
-    else:
-        kind, are_days = _vector_kind(cells)
-    return Column(name, kind, unit=DAY if are_days else "")
+    """The column as the first kind declares it that all cells fit, narrow kinds first."""
+    dtype = None if is_text else _type_of(cells)
+    for kind in sorted(KINDS.values(), key=lambda one: one.precedence):
+        if dtype is None:
+            found = kind.proposed_by_text(cells, text)
+        else:
+            found = kind.proposed_by_type(dtype)
+        if found is not None:
+            return Column(name, kind.name, **found)
+    raise InputError(f"column {name!r} is of no kind that is known; convert it")
 
 
-def _kind(dtype: pa.DataType) -> str:
-    if pa.types.is_dictionary(dtype):
-        return "categorical"
-    if pa.types.is_floating(dtype) or pa.types.is_decimal(dtype) or pa.types.is_null(dtype):
-        return "continuous"
-    if pa.types.is_integer(dtype):
-        return "integer"
-    if pa.types.is_boolean(dtype):
-        return "boolean"
-    return "date" if is_moment(dtype) else "categorical"
-
-
-def _vector_kind(vector: np.ndarray) -> tuple[str, bool]:
-    """The kind of a column of numpy, and whether it holds days."""
-    if vector.dtype != object:
-        kinds = {"f": "continuous", "i": "integer", "u": "integer", "b": "boolean", "M": "date"}
-        return kinds.get(vector.dtype.kind, "categorical"), vector.dtype == "datetime64[D]"
-    sorts = {part.sort for part in sorted_cells(vector) if not _is_empty(part)}
+def _type_of(cells: Raw) -> pa.DataType:
+    """The Arrow type that says what a column holds; that of text where cells differ."""
+    if isinstance(cells, pa.ChunkedArray):
+        return cells.type
+    if cells.dtype != object:
+        moments = pa.date32() if cells.dtype == "datetime64[D]" else pa.timestamp("us")
+        return {"M": moments}.get(cells.dtype.kind) or _TYPES.get(cells.dtype.kind, pa.string())
+    sorts = {part.sort for part in sorted_cells(cells) if not _is_empty(part)}
     if len(sorts) > 1:
-        return "categorical", False
-    kinds = {NUMBER: "continuous", TRUTH: "boolean", MOMENT: "date", TEXT: "categorical"}
-    kind = kinds.get(sorts.pop(), "categorical") if sorts else "continuous"
-    return kind, kind == "date" and not any(isinstance(v, datetime.datetime) for v in vector)
+        return pa.string()
+    have_times = any(isinstance(value, datetime.datetime) for value in cells)
+    moments = pa.timestamp("us") if have_times else pa.date32()
+    types = {NUMBER: pa.float64(), TRUTH: pa.bool_(), MOMENT: moments}
+    return types.get(sorts.pop(), pa.string()) if sorts else pa.null()
+
+
+#: What the types of numpy, by their letters, are for Arrow; the rest is text.
+_TYPES = {"f": pa.float64(), "i": pa.int64(), "u": pa.int64(), "b": pa.bool_()}
 
 
 def _is_empty(part: Cells) -> bool:
     return part.sort == NUMBER and bool(np.isnan(part.values).all())
 
 
-def _text_kind(cells: pa.ChunkedArray, text: TextFormat) -> tuple[str, bool]:
-    """The narrowest kind that all cells of a text file's column fit, and whether as days."""
-    numbers, wrong = numbers_in_text(cells, text)
-    if not wrong.any():
-        present = numbers[~np.isnan(numbers)]
-        is_whole = len(present) > 0 and np.isfinite(present).all() and (np.rint(present) == present)
-        return "integer" if np.all(is_whole) else "continuous", False
-    for kind in ("boolean", "date"):
-        if _fits(cells, Column("x", kind, nullable=True), text):
-            longest = pc.max(pc.utf8_length(trimmed(cells, text))).as_py()
-            return kind, kind == "date" and longest <= len("2020-12-31")
-    return "categorical", False
-
-
-def _fits(cells: Raw, column: Column, text: TextFormat) -> bool:
-    try:
-        read_cells(cells, column, "a column", text)
-    except InputError:
-        return False
-    return True
-
-
 def _with_values(cells: Raw, column: Column, text: TextFormat) -> Column:
     nullable = dataclasses.replace(column, nullable=True)
     values = read_cells(cells, nullable, "a column", text)
     missing = is_missing(values)
-    found = {"nullable": bool(missing.any())} | _domain(values[~missing], column)
+    present = values[~missing]
+    domain = column.rules.domain(present) if len(present) else {}
     try:
-        return dataclasses.replace(column, **found)
+        return dataclasses.replace(column, nullable=bool(missing.any()), **domain)
     except InputError:
         # constant or too wide: left undeclared, which fails closed later
         return dataclasses.replace(column, nullable=bool(missing.any()))
-
-
-def _domain(present: np.ndarray, column: Column) -> dict[str, Any]:
-    if len(present) == 0 or column.kind == "boolean":
-        return {}
-    if column.kind == "categorical":
-        labels = tuple(sorted(set(present)))
-        return {"categories": labels} if len(labels) <= MAX_CATEGORIES else {}
-    if column.kind == "date":
-        present = seconds(present)
-        return {"min": float(np.floor(present.min())), "max": float(np.ceil(present.max()))}
-    return {"min": float(present.min()), "max": float(present.max())}

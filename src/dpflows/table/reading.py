@@ -1,4 +1,4 @@
-"""Rows checked against a schema.
+"""Rows checked against a schema, and rows given back as the kind of table that came in.
 
 Every mistake in a table is one ``InputError`` of one line. It names columns of the
 schema and counts everything else: it quotes no cell, and no name that the schema
@@ -8,23 +8,83 @@ does not hold, because the first line of a file without a header is a row.
 import dataclasses
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import pyarrow as pa
 
 from dpflows.errors import InputError, unchained
-from dpflows.table.cells import count_outside, read_cells
-from dpflows.table.columns import counted
-from dpflows.table.forms import Form
-from dpflows.table.opening import open_source
-from dpflows.table.proposing import numeric_schema
+from dpflows.table.columns import Column, read_cells
+from dpflows.table.proposing import check_names
+from dpflows.table.raw import Source, counted
 from dpflows.table.schema import Schema, listed
-from dpflows.table.sources import Source
+from dpflows.table.sources import open_source
 from dpflows.table.text_format import TextFormat
 
 __all__ = ["Form", "Table", "TextFormat", "read_file", "read_table"]
+
+FORMS = ("numpy", "pandas", "polars", "arrow")
+
+
+@final
+@dataclass(frozen=True)
+class Form:
+    """What library a table came from, without any of its rows or types.
+
+    Args:
+        kind: One of ``FORMS``.
+        has_integer_labels: Whether a pandas frame named its columns by numbers.
+
+    Guarantee:
+        The types of columns that come out follow from the schema alone. Those that came in
+        are not kept: one row can change them.
+
+    Example:
+        >>> schema = Schema((Column("x0", "integer", min=0, max=9),))
+        >>> Form("pandas").frame({"x0": np.array([3.0])}, schema).dtypes.tolist()
+        [dtype('int64')]
+    """
+
+    kind: str
+    has_integer_labels: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in FORMS:
+            raise InputError(f"kind of table must be one of {', '.join(FORMS)}")
+
+    @classmethod
+    def of(cls, source: Source) -> "Form":
+        """The form of a table."""
+        return cls(source.kind, source.has_integer_labels)
+
+    @classmethod
+    def from_dict(cls, description: Any) -> "Form":
+        """Read back ``to_dict``; the content may be hostile.
+
+        Files of version 0.1 also name types of columns, which are left aside.
+        """
+        if not isinstance(description, dict):
+            raise InputError("form of the table must be a dictionary")
+        kind, labels = description.get("kind"), description.get("has_integer_labels", False)
+        if not isinstance(kind, str) or type(labels) is not bool:
+            raise InputError("form of the table must hold a kind and a flag")
+        return cls(kind, labels)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form as plain JSON."""
+        return asdict(self)
+
+    def frame(self, columns: Mapping[str, np.ndarray], schema: Schema) -> Any:
+        """Columns as the kind of table that came in, each with the type of its kind."""
+        cells = [column.rules.to_arrow(columns[column.name]) for column in schema.columns]
+        return _BUILDERS[self.kind](cells, schema.columns, self)
+
+    def label(self, name: str) -> str | int:
+        """A pandas frame's own label of a column."""
+        return int(name) if self.has_integer_labels and name.lstrip("-").isdecimal() else name
 
 
 @final
@@ -102,8 +162,8 @@ def read_table(
     if schema is not None and text is not None:
         schema = dataclasses.replace(schema, text=text)
     text = text or (TextFormat() if schema is None else schema.text)
-    opened = open_source(source, schema, header, text)
-    schema = numeric_schema(opened, text) if schema is None else schema
+    opened = open_source(source, None if schema is None else schema.names, header, text)
+    schema = _numeric_schema(opened, text) if schema is None else schema
     positions = _positions(opened, schema, drop_extra)
     columns = {
         column.name: read_cells(
@@ -111,7 +171,7 @@ def read_table(
         )
         for column, at in zip(schema.columns, positions, strict=True)
     }
-    outside = sum(count_outside(columns[column.name], column) for column in schema.columns)
+    outside = sum(int(c.rules.outside(columns[c.name]).sum()) for c in schema.columns)
     return Table(columns, schema, Form.of(opened), outside)
 
 
@@ -154,3 +214,77 @@ def _positions(source: Source, schema: Schema, drop_extra: bool) -> list[int]:
             "drop them: unused columns are dropped only with drop_extra=True"
         )
     return [places[name] for name in schema.names]
+
+
+def _numeric_schema(source: Source, text: TextFormat) -> Schema:
+    """Names as they came; every column is continuous, whatever its cells and types are.
+
+    Guarantee:
+        Nothing in the schema depends on a row.
+    """
+    check_names(source.names)
+    columns = tuple(Column(name, "continuous") for name in source.names)
+    return Schema(columns, names_read=source.has_own_names, text=text)
+
+
+def _numpy_frame(cells: list[pa.Array], columns: tuple[Column, ...], form: Form) -> np.ndarray:
+    """Float64 if all columns are numbers, and objects otherwise."""
+    if all(column.rules.is_number for column in columns):
+        return np.column_stack([_vector(array).astype(np.float64) for array in cells])
+    return np.column_stack([_objects(array) for array in cells])
+
+
+def _vector(array: pa.Array) -> np.ndarray:
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _objects(array: pa.Array) -> np.ndarray:
+    objects = np.empty(len(array), dtype=object)
+    objects[:] = array.to_pylist()
+    return objects
+
+
+def _pandas_frame(cells: list[pa.Array], columns: tuple[Column, ...], form: Form) -> Any:
+    import pandas as pd
+
+    series = {
+        form.label(column.name): _series(array, column)
+        for array, column in zip(cells, columns, strict=True)
+    }
+    return pd.DataFrame(series)
+
+
+def _series(array: pa.Array, column: Column) -> Any:
+    import pandas as pd
+
+    if pa.types.is_date(array.type):
+        # pandas has no type for days: they are midnights
+        array = array.cast(pa.timestamp("s"))
+    if column.rules.pandas_type is None:
+        return pd.Series(_vector(array))
+    own: Any = pd.api.types.pandas_dtype(column.rules.pandas_type)
+    if isinstance(own, np.dtype):
+        return pd.Series(_vector(array).astype(own))
+    return pd.Series(own.__from_arrow__(pa.chunked_array([array])))
+
+
+def _polars_frame(cells: list[pa.Array], columns: tuple[Column, ...], form: Form) -> Any:
+    try:
+        import polars as pl
+    except ImportError:
+        raise InputError("polars is not installed; run: pip install polars") from None
+    pairs = zip(cells, columns, strict=True)
+    return pl.DataFrame([pl.Series(column.name, array) for array, column in pairs])
+
+
+def _arrow_frame(cells: list[pa.Array], columns: tuple[Column, ...], form: Form) -> Any:
+    arrays = [a.cast(pa.string()) if pa.types.is_large_string(a.type) else a for a in cells]
+    return pa.table(arrays, names=[column.name for column in columns])
+
+
+_BUILDERS: dict[str, Callable[[list[pa.Array], tuple[Column, ...], Form], Any]] = {
+    "numpy": _numpy_frame,
+    "pandas": _pandas_frame,
+    "polars": _polars_frame,
+    "arrow": _arrow_frame,
+}

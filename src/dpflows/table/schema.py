@@ -14,20 +14,18 @@ from typing import Any, final
 
 import numpy as np
 
-from dpflows.errors import InputError
-from dpflows.table.columns import KINDS, Column, check_name
+from dpflows.errors import InputError, unchained
+from dpflows.table import documents
+from dpflows.table.columns import Column
 from dpflows.table.constraints import Constraint
+from dpflows.table.documents import MAX_CONSTRAINTS
+from dpflows.table.kinds.base import check_name
+from dpflows.table.proposing import propose
+from dpflows.table.raw import check_width, default_names
 from dpflows.table.text_format import PLAIN, TextFormat
 
-__all__ = ["KINDS", "Column", "Schema", "default_names", "listed"]
-
-#: A whole number of up to so many values tells classes apart; one of more measures something.
-MOST_CLASSES = 16
 #: The most names that one message lists.
 MAX_NAMES_SHOWN = 8
-MAX_CONSTRAINTS = 100
-#: The most columns that a table may have.
-MAX_COLUMNS = 50_000
 
 
 @final
@@ -45,7 +43,7 @@ class Schema:
         target: The column that the others are to predict, if there is one.
         constraints: Rules that every row keeps.
         text: How cells of text are written, in files and elsewhere.
-        is_proposed: Whether kinds, and what ``text`` says, were told from a table and nobody
+        is_proposed: Whether kinds, and what ``text`` says, were inferred from a table and nobody
             has looked at them yet.
 
     Example:
@@ -136,7 +134,7 @@ class Schema:
 
         Guarantee:
             A proposal is not public until somebody has looked at it: the types of a frame,
-            and the kinds, delimiter, decimal mark and encoding of a text file, are told from
+            and the kinds, delimiter, decimal mark and encoding of a text file, are inferred from
             the rows, and one row can change them. No value enters it without consent; with
             consent, ``values_read`` says that the schema is not public.
 
@@ -144,17 +142,14 @@ class Schema:
             >>> Schema.from_frame(np.array([[1.5, 2.5]])).undeclared()
             ('x0', 'x1')
         """
-        # a proposal reads tables, which are checked against schemas
-        from dpflows.table.proposing import propose
-
-        return propose(frame, read_values=read_values)
+        columns, text = propose(frame, read_values=read_values)
+        return cls(columns, values_read=read_values, text=text, is_proposed=True)
 
     @classmethod
+    @unchained
     def from_dict(cls, description: Any) -> "Schema":
         """Read back ``to_dict``, or a parsed schema file; the content may be hostile."""
-        from dpflows.table.documents import parse
-
-        return parse(description)
+        return cls(**documents.parse(description))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Schema":
@@ -163,9 +158,7 @@ class Schema:
         Guarantee:
             Messages name columns and keys, and quote no value.
         """
-        from dpflows.table.documents import read
-
-        return read(path)
+        return cls.from_dict(documents.read(path))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.toml`` or ``.json`` file, whole or not at all.
@@ -178,9 +171,7 @@ class Schema:
             >>> Schema.read(path) == schema
             True
         """
-        from dpflows.table.documents import write
-
-        write(self, path)
+        documents.write({".toml": self.to_toml, ".json": self.to_json}, path)
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as plain JSON; columns are a list, so that their order is kept.
@@ -189,12 +180,23 @@ class Schema:
             >>> Schema.from_bounds([0], [1]).to_dict()["columns"]
             [{'name': 'x0', 'kind': 'continuous', 'min': 0.0, 'max': 1.0}]
         """
-        from dpflows.table.documents import describe, rules
+        parts = {
+            "target": self.target,
+            "constraints": [constraint.text for constraint in self.constraints],
+            "text": self.text.to_dict(),
+        }
+        columns = [documents.describe(column) for column in self.columns]
+        description = {"columns": columns, "values_read": self.values_read}
+        return description | {key: value for key, value in parts.items() if value}
 
-        columns = [{"name": column.name} | describe(column) for column in self.columns]
-        written = self.text.to_dict()
-        text = {"text": written} if written else {}
-        return {"columns": columns, "values_read": self.values_read} | rules(self) | text
+    def to_json(self) -> str:
+        """The schema as the text of a JSON file."""
+        return documents.to_json(self.to_dict())
+
+    def to_toml(self) -> str:
+        """The schema as the text of a TOML file, with a gap for what is undeclared."""
+        gaps = {column.name: column.rules.lacks for column in self.columns}
+        return documents.to_toml(self.to_dict(), gaps, is_proposed=self.is_proposed)
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -220,7 +222,7 @@ class Schema:
         return {column.name: column for column in self.columns}
 
     def label(self, name: str) -> str:
-        """How a message speaks of a column: by name, or by number if names are private."""
+        """How a message names a column: by name, or by number if names are private."""
         if self.names_read:
             return f"column number {self._places[name] + 1}"
         return f"column {name!r}"
@@ -241,21 +243,21 @@ class Schema:
     def is_mixed(self) -> bool:
         """Whether rows are more than plain numbers between bounds.
 
-        A target makes them so if it tells classes apart; a measured one is a number like
+        A target makes them so if it has classes; a measured one is a number like
         others.
 
         Example:
             >>> Schema((Column("sex", "categorical"),)).is_mixed
             True
         """
-        has_classes = self.target is not None and _has_classes(self.column(self.target))
+        has_classes = self.target is not None and self.column(self.target).rules.tells_classes
         declared = has_classes or bool(self.constraints)
         return declared or any(_is_mixed(column) for column in self.columns)
 
     def require_numbers(self) -> None:
         """Refuse columns that are not filled with numbers; decided by declarations alone."""
         for column in self.columns:
-            if column.kind not in ("continuous", "integer"):
+            if not column.rules.is_number:
                 raise InputError(
                     f"{self.label(column.name)} is {column.kind}: not yet supported by this "
                     "estimator; use DPDensity with a schema, which models it, drop it, or declare "
@@ -292,30 +294,8 @@ class Schema:
         return dataclasses.replace(self, columns=columns)
 
 
-def _has_classes(column: Column) -> bool:
-    if column.kind not in ("continuous", "integer"):
-        return True
-    low, high = column.min, column.max
-    is_bounded = column.kind == "integer" and low is not None and high is not None
-    return is_bounded and high - low < MOST_CLASSES  # type: ignore[operator]
-
-
 def _is_mixed(column: Column) -> bool:
-    is_number = column.kind in ("continuous", "integer")
-    return not is_number or column.nullable or bool(column.spikes)
-
-
-def check_width(columns: int) -> None:
-    """Refuse tables that are too wide for any model here."""
-    if columns > MAX_COLUMNS:
-        raise InputError(
-            f"table must have at most {MAX_COLUMNS} columns, got {columns}; keep those that matter"
-        )
-
-
-def default_names(count: int) -> tuple[str, ...]:
-    """Names for the columns of a plain array: x0, x1 and so on."""
-    return tuple(f"x{i}" for i in range(count))
+    return not column.rules.is_number or column.nullable or bool(column.spikes)
 
 
 def listed(names: tuple[str, ...] | list[str]) -> str:

@@ -1,23 +1,35 @@
-"""Where a table comes from: arrays, frames and binary files, each as named Arrow columns."""
+"""Opens whatever holds a table: arrays, frames and files, each as named columns.
+
+The type of an object, or the ending of a file's name, says how it is opened.
+"""
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
 from dpflows.errors import InputError
-from dpflows.table.cells import explained
-from dpflows.table.scalars import Raw
-from dpflows.table.schema import Schema, check_width, default_names
+from dpflows.table.raw import (
+    MAX_BYTES,
+    Names,
+    Raw,
+    Source,
+    check_cells,
+    check_unpacked,
+    default_names,
+    explained,
+)
+from dpflows.table.text import read_text
+from dpflows.table.text_format import TextFormat
 
-#: The most that a file may hold once it is decompressed.
-MAX_BYTES = 2**33
-MAX_CELLS = 2**30
+TEXT_ENDINGS = (".csv", ".tsv", ".txt")
+PARQUET_ENDINGS = (".parquet",)
+ARROW_ENDINGS = (".feather", ".arrow")
 
 _MESSAGE_START = b"\xff\xff\xff\xff"
 _STREAM_END = _MESSAGE_START + bytes(4)
@@ -25,42 +37,84 @@ _STREAM_END = _MESSAGE_START + bytes(4)
 _FILE_START = 8
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class Source:
-    """Named columns as they came, not yet checked against a schema.
-
-    Args:
-        kind: What the table was: numpy, pandas, polars or arrow.
-        names: The columns' names, which may be rows of a file without a header.
-        cells: The columns.
-        has_own_names: Whether the names came with the table.
-        has_integer_labels: Whether a pandas frame named its columns by numbers.
-        is_text: Whether cells came as text whose types are yet to be told.
-        gaps: Numbers of rows whose cells could not be told apart; they are missing.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    cells: list[Raw]
-    has_own_names: bool = True
-    has_integer_labels: bool = False
-    is_text: bool = False
-    gaps: np.ndarray | None = None
+def open_source(
+    source: Any, declared: Names | None, header: bool | None, text: TextFormat
+) -> Source:
+    """Take a table of any accepted kind apart into columns."""
+    if isinstance(source, str | os.PathLike):
+        return from_path(source, declared, header, text)
+    if header is not None:
+        raise InputError("header is for text files; leave it out for tables in memory")
+    if isinstance(source, np.ndarray):
+        return from_numpy(source, declared)
+    if isinstance(source, pa.Table):
+        return from_arrow(source)
+    library = type(source).__module__.partition(".")[0]
+    if library in ("pandas", "polars"):
+        return (from_pandas if library == "pandas" else from_polars)(source)
+    raise InputError(
+        "table must be a numpy array, a pandas, polars or pyarrow table, or a path, "
+        f"got {type(source).__name__}; convert it"
+    )
 
 
-def check_cells(rows: int, columns: int) -> None:
-    """Refuse tables that could not be held."""
-    if rows == 0:
-        raise InputError("table has no rows; expected at least one")
-    if columns == 0:
-        raise InputError("table has no columns; expected at least one")
-    check_width(columns)
-    if rows * columns > MAX_CELLS:
-        raise InputError(f"table must have at most {MAX_CELLS} cells; use fewer rows or columns")
+def from_path(path: Any, declared: Names | None, header: bool | None, text: TextFormat) -> Source:
+    """Read a file by its ending."""
+    path = Path(path)
+    ending = ending_of(path)
+    if header is not None and ending not in TEXT_ENDINGS:
+        raise InputError("header is for text files; leave it out for Parquet and Arrow files")
+    with file_errors(path):
+        check_file(path)
+        if ending in TEXT_ENDINGS:
+            return read_text(path, declared, header, text)
+        return from_arrow(read_parquet(path) if ending in PARQUET_ENDINGS else read_ipc(path))
 
 
-def from_numpy(array: np.ndarray, schema: Schema | None) -> Source:
+@contextlib.contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """Say in one line why a file cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        raise InputError(f"cannot read {str(path)!r}: {reason}; check the path") from None
+    except MemoryError:
+        raise InputError("the table does not fit into memory; use fewer rows or columns") from None
+
+
+def ending_of(path: Path) -> str:
+    """How the name of a table's file ends, without what says that it is packed."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    is_packed = suffixes[-1:] == [".gz"]
+    ending = "".join(suffixes[-2:-1] if is_packed else suffixes[-1:])
+    binary = () if is_packed else PARQUET_ENDINGS + ARROW_ENDINGS
+    if ending not in TEXT_ENDINGS + binary:
+        known = ", ".join(TEXT_ENDINGS + PARQUET_ENDINGS + ARROW_ENDINGS)
+        raise InputError(
+            f"file must end in {known}, or in .csv.gz, .tsv.gz or .txt.gz, "
+            f"got {str(path)!r}; rename or export it"
+        )
+    return ending
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is no file of a size that can be read."""
+    # opening a pipe would wait for a writer, so the kind of file is asked first
+    try:
+        found = path.stat()
+    except ValueError:
+        raise InputError("path must not hold NUL characters; check the path") from None
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+        raise InputError(f"cannot read {str(path)!r}: it is {kind}; name a file")
+    if found.st_size == 0:
+        raise InputError("file is empty; expected a header line and rows")
+    if found.st_size > MAX_BYTES:
+        raise InputError(f"file must hold at most {MAX_BYTES} bytes; split it")
+
+
+def from_numpy(array: np.ndarray, declared: Names | None) -> Source:
     """The columns of a two-dimensional array."""
     if array.dtype.names is not None:
         raise InputError("structured arrays are not accepted; pass a frame or a plain array")
@@ -70,7 +124,7 @@ def from_numpy(array: np.ndarray, schema: Schema | None) -> Source:
             "Reshape your data, for one column by array.reshape(-1, 1)"
         )
     check_cells(*array.shape)
-    names = default_names(array.shape[1]) if schema is None else schema.names
+    names = default_names(array.shape[1]) if declared is None else declared
     if len(names) != array.shape[1]:
         raise InputError(f"array has {array.shape[1]} columns, the schema declares {len(names)}")
     if isinstance(array, np.ma.MaskedArray):
@@ -130,7 +184,7 @@ def from_pandas(frame: Any) -> Source:
 
 
 def _from_series(series: Any) -> Raw:
-    """A column in its own type, or as objects where that type would tell of other rows."""
+    """A column in its own type, or as objects where that type would depend on other rows."""
     held = getattr(series.dtype, "categories", series).dtype
     if held.kind != "O" or not isinstance(held, np.dtype):
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
@@ -202,8 +256,5 @@ def _within_limits(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     for batch in batches:
         batch.validate(full=True)
         cells, size = cells + batch.num_rows * batch.num_columns, size + batch.nbytes
-        if cells > MAX_CELLS or size > MAX_BYTES:
-            raise InputError(
-                f"file must hold at most {MAX_CELLS} cells, {MAX_BYTES} bytes; split it"
-            )
+        check_unpacked(cells, size)
         yield batch

@@ -1,6 +1,6 @@
 """How cells are written as text: marks, encoding and what becomes of cells that break the rules.
 
-Everything here is declared, or a public default. Nothing is told from the rows.
+Everything here is declared, or a public default. Nothing is inferred from the rows.
 """
 
 import codecs
@@ -52,7 +52,7 @@ class TextFormat:
         quote: What may stand around a cell; empty for nothing.
         header: Whether a file's first line holds the names of the columns.
         missing: What a cell holds that holds nothing; blanks around it do not count.
-        date_formats: How dates are written, in the words of ``datetime.strptime``, tried in
+        date_formats: How dates are written, in the codes of ``datetime.strptime``, tried in
             order; empty for the forms of ISO 8601, such as ``2020-12-31T23:59:00Z``.
         multiline: Whether quoted cells may hold line ends.
         unreadable: What becomes of cells and lines that break these rules: ``"refuse"``
@@ -104,7 +104,7 @@ class TextFormat:
 
     @property
     def is_decoded_whole(self) -> bool:
-        """Whether lines cannot be told apart before a file is decoded."""
+        """Whether lines cannot be separated before a file is decoded."""
         return self.encoding in _WHOLE
 
     @property

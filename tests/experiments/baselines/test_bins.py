@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dpflows.experiments.baselines.base import BINS, BinnedColumn, Grid
+from dpflows.experiments.baselines.base import BINS, Grid
 from dpflows.privacy.randomness import Entropy
+from dpflows.table.bins import MergedBins
 from dpflows.table.columns import Column
-from dpflows.table.leaves import leaves_of
 from dpflows.table.schema import Schema
 
 COLUMNS = {
@@ -26,23 +26,23 @@ def uniforms(count):
 
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_a_drawn_value_lies_in_its_bin(kind):
-    column = BinnedColumn(leaves_of(COLUMNS[kind]))
+    column = MergedBins.evenly(COLUMNS[kind].bins(), BINS)
     codes = np.tile(np.arange(column.size), 20)
-    assert (column.encode(column.decode(codes, uniforms)) == codes).all()
+    assert (column.find(column.draw(codes, uniforms)) == codes).all()
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_every_leaf_is_in_a_bin_and_bins_are_few(kind):
-    column = BinnedColumn(leaves_of(COLUMNS[kind]), most=8)
-    assert set(column.bins) == set(range(column.size))
+def test_every_bin_is_in_a_merged_one_and_those_are_few(kind):
+    column = MergedBins.evenly(COLUMNS[kind].bins(), most=8)
+    assert set(column.groups) == set(range(column.size))
     assert column.size <= 8 + 4
-    assert (np.diff(column.bins) >= 0).all()
+    assert (np.diff(column.groups) >= 0).all()
 
 
 def test_values_are_spread_evenly_inside_a_bin():
     """Fails by chance once in 10^6 runs: the mean of 40,000 uniforms within 5 deviations."""
-    column = BinnedColumn(leaves_of(COLUMNS["continuous"]), most=2)
-    drawn = column.decode(np.zeros(40_000, dtype=np.int64), uniforms)
+    column = MergedBins.evenly(COLUMNS["continuous"].bins(), most=2)
+    drawn = column.draw(np.zeros(40_000, dtype=np.int64), uniforms)
     assert drawn.min() >= -1
     assert drawn.max() <= 1
     assert abs(drawn.mean()) < 5 * np.sqrt(1 / 3) / 200

@@ -1,6 +1,6 @@
 """Columns of any kind as a few public bins, for methods that know counts alone.
 
-Bins are groups of leaves: labels, truth values, spikes and missing cells stay apart, and
+Bins are merged finest bins: labels, truth values, spikes and missing cells stay apart, and
 intervals of numbers are joined into some of equal width. No value is looked at.
 
 What a peer is: another project's way from rows to synthetic rows, at the same budget.
@@ -30,8 +30,7 @@ from dpflows.privacy.accounting import guarantee_for
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.intervals import Intervals
-from dpflows.table.leaves import Leaves, Uniforms, leaves_of
+from dpflows.table.bins import MergedBins, Uniforms
 from dpflows.table.schema import Schema
 
 #: Intervals of one column of numbers.
@@ -40,61 +39,6 @@ BINS = 100
 #: Cells by column: float64, labels or ``None``, truth values, or dates.
 Columns = Mapping[str, np.ndarray]
 Codes = Int64[np.ndarray, "rows columns"]
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class BinnedColumn:
-    """The bins of one column.
-
-    Attributes:
-        leaves: What the bins are made of.
-        most: At most so many intervals of numbers.
-
-    Example:
-        >>> from dpflows.table.columns import Column
-        >>> age = BinnedColumn(leaves_of(Column("age", "integer", min=0, max=99)), most=10)
-        >>> age.size, age.encode(np.array([0.0, 9.0, 10.0, 99.0])).tolist()
-        (10, [0, 0, 1, 9])
-    """
-
-    leaves: Leaves
-    most: int = BINS
-
-    @functools.cached_property
-    def bins(self) -> Int64[np.ndarray, " leaves"]:
-        """The bin of every leaf."""
-        if not isinstance(self.leaves, Intervals):
-            return np.arange(self.leaves.size)
-        intervals = self.leaves.filled - len(self.leaves.spikes)
-        groups = min(self.most, intervals)
-        joined = np.arange(intervals) * groups // intervals
-        return np.concatenate([joined, groups + np.arange(self.leaves.size - intervals)])
-
-    @property
-    def size(self) -> int:
-        """How many bins there are."""
-        return int(self.bins[-1]) + 1
-
-    def encode(self, cells: np.ndarray) -> Int64[np.ndarray, " rows"]:
-        """The bin of every cell; -1 where it lies outside what is declared."""
-        found = self.leaves.find(cells)
-        return np.where(found < 0, -1, self.bins[found])
-
-    def decode(self, codes: Int64[np.ndarray, " rows"], uniforms: Uniforms) -> np.ndarray:
-        """A value of every bin, evenly spread inside it."""
-        upto = np.cumsum(self._shares)
-        # every bin's shares add up to one, so that bins end at whole numbers
-        found = np.searchsorted(upto, codes + uniforms(len(codes)), side="right")
-        first = np.searchsorted(self.bins, codes)
-        last = np.searchsorted(self.bins, codes, side="right") - 1
-        return self.leaves.draw(np.clip(found, first, last), uniforms)
-
-    @functools.cached_property
-    def _shares(self) -> np.ndarray:
-        """How much of its bin each leaf is."""
-        volumes = np.exp(self.leaves.log_volumes)
-        return volumes / np.bincount(self.bins, volumes)[self.bins]
 
 
 @final
@@ -114,12 +58,12 @@ class Grid:
     """
 
     schema: Schema
-    columns: tuple[BinnedColumn, ...]
+    columns: tuple[MergedBins, ...]
 
     @classmethod
     def of(cls, schema: Schema, most: int = BINS) -> "Grid":
         """The grid of a schema, with at most so many intervals per column."""
-        return cls(schema, tuple(BinnedColumn(leaves_of(c), most) for c in schema.columns))
+        return cls(schema, tuple(MergedBins.evenly(c.bins(), most) for c in schema.columns))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -129,7 +73,7 @@ class Grid:
     def encode(self, columns: Columns) -> Codes:
         """The bins of every row."""
         pairs = zip(self.schema.names, self.columns, strict=True)
-        return np.column_stack([column.encode(columns[name]) for name, column in pairs])
+        return np.column_stack([column.find(columns[name]) for name, column in pairs])
 
     def decode(self, codes: Codes, entropy: Entropy) -> dict[str, np.ndarray]:
         """Rows of these bins; a bin below zero becomes any."""
@@ -140,7 +84,7 @@ class Grid:
 
         filled = _filled(codes, self.sizes, uniforms)
         pairs = zip(self.schema.names, self.columns, filled.T, strict=True)
-        return {name: column.decode(own, uniforms) for name, column, own in pairs}
+        return {name: column.draw(own, uniforms) for name, column, own in pairs}
 
 
 def _filled(codes: Codes, sizes: tuple[int, ...], uniforms: Uniforms) -> Codes:

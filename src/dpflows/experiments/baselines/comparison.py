@@ -195,7 +195,7 @@ def compare(arena: Arena, methods: Sequence[str]) -> Iterator[Line]:
     """The lines of real rows, then one for each method as it ends.
 
     Example:
-        >>> from dpflows.table.schema import Column
+        >>> from dpflows.table.columns import Column
         >>> ill = np.random.default_rng().random(300) < 0.3
         >>> schema = Schema((Column("ill", "boolean"),))
         >>> arena = Arena({"ill": ill[:200]}, {"ill": ill[200:]}, schema, Budget(1.0, 1e-4))

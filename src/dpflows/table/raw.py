@@ -1,4 +1,4 @@
-"""The cells of a column, sorted by what each of them is by itself.
+"""Tables as libraries and files give them: named columns, and cells by what each is by itself.
 
 A library gives a column one type for all its rows, and one row can change it: whole numbers
 become floats beside a gap, and objects beside a word. So cells are brought to four plain sorts
@@ -6,8 +6,10 @@ first, number, text, truth value and moment, in which the same cell is the same 
 neighbours are.
 """
 
+import contextlib
 import datetime
 import decimal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -16,17 +18,81 @@ import pyarrow as pa
 
 from dpflows.errors import InputError
 
+#: The most that a file may hold once it is decompressed.
+MAX_BYTES = 2**33
+MAX_CELLS = 2**30
+#: The most columns that a table may have.
+MAX_COLUMNS = 50_000
+
 #: A column as its library gave it.
 Raw: TypeAlias = pa.ChunkedArray | np.ndarray
 
+#: Names of columns, in order.
+Names: TypeAlias = tuple[str, ...]
+
 NUMBER, TEXT, TRUTH, MOMENT, UNKNOWN = "number", "text", "truth", "moment", "unknown"
 
-_YEAR_1, _YEAR_10000 = -62135596800, 253402300800
+#: When the calendar begins and ends, in seconds since 1970 began.
+YEAR_1, YEAR_10000 = -62135596800, 253402300800
 #: How many of a unit of time a second or a part of it has, and how many seconds it has.
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS = {"m": 60, "h": 3600, "D": 86_400}
-_EPOCH = datetime.datetime(1970, 1, 1)
+EPOCH = datetime.datetime(1970, 1, 1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Source:
+    """Named columns as they came, not yet checked against a schema.
+
+    Args:
+        kind: What the table was: numpy, pandas, polars or arrow.
+        names: The columns' names, which may be rows of a file without a header.
+        cells: The columns.
+        has_own_names: Whether the names came with the table.
+        has_integer_labels: Whether a pandas frame named its columns by numbers.
+        is_text: Whether cells came as text whose types are not known yet.
+        gaps: Numbers of rows whose cells could not be separated; they are missing.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    cells: list[Raw]
+    has_own_names: bool = True
+    has_integer_labels: bool = False
+    is_text: bool = False
+    gaps: np.ndarray | None = None
+
+
+def check_cells(rows: int, columns: int) -> None:
+    """Refuse tables that could not be held."""
+    if rows == 0:
+        raise InputError("table has no rows; expected at least one")
+    if columns == 0:
+        raise InputError("table has no columns; expected at least one")
+    check_width(columns)
+    if rows * columns > MAX_CELLS:
+        raise InputError(f"table must have at most {MAX_CELLS} cells; use fewer rows or columns")
+
+
+def check_unpacked(cells: int, size: int) -> None:
+    """Refuse files that could not be held once they are unpacked."""
+    if cells > MAX_CELLS or size > MAX_BYTES:
+        raise InputError(f"file must hold at most {MAX_CELLS} cells, {MAX_BYTES} bytes; split it")
+
+
+def check_width(columns: int) -> None:
+    """Refuse tables that are too wide for any model here."""
+    if columns > MAX_COLUMNS:
+        raise InputError(
+            f"table must have at most {MAX_COLUMNS} columns, got {columns}; keep those that matter"
+        )
+
+
+def default_names(count: int) -> tuple[str, ...]:
+    """Names for the columns of a plain array: x0, x1 and so on."""
+    return tuple(f"x{i}" for i in range(count))
 
 
 @final
@@ -77,7 +143,7 @@ def _from_arrow(cells: pa.ChunkedArray) -> Cells:
     if is_moment(cells.type):
         return _moments(*_counts(cells))
     if pa.types.is_decimal(cells.type):
-        # by way of text, because a shared number of digits must not move the last bit
+        # through text, because a shared number of digits must not move the last bit
         cells = cells.cast(pa.large_string())
     elif not (is_number(cells.type) or pa.types.is_null(cells.type)):
         raise InputError("type is not accepted")
@@ -114,7 +180,7 @@ def _moments(counts: np.ndarray, unit: str, missing: np.ndarray) -> Cells:
     parts = _PER_SECOND.get(unit, 1)
     # whole seconds before the comparison, which nanoseconds of the year 1 would overflow
     whole = counts // parts if seconds == 1 else counts
-    wrong = (whole < _YEAR_1 // seconds) | (whole >= _YEAR_10000 // seconds)
+    wrong = (whole < YEAR_1 // seconds) | (whole >= YEAR_10000 // seconds)
     safe = np.where(wrong | missing, 0, counts)
     micros = safe * (10**6 * seconds // parts) if parts <= 10**6 else safe // (parts // 10**6)
     moments = micros.astype("datetime64[us]")
@@ -212,7 +278,7 @@ def microseconds(when: datetime.date) -> int | None:
             when = when.astimezone(datetime.UTC).replace(tzinfo=None)
         except (OverflowError, ValueError):
             return None
-    return (when - _EPOCH) // _MICROSECOND
+    return (when - EPOCH) // _MICROSECOND
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -229,3 +295,47 @@ def is_number(kind: pa.DataType) -> bool:
 def is_moment(kind: pa.DataType) -> bool:
     """Whether a column's type is a date, with or without a time of day."""
     return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+
+
+def is_missing(values: np.ndarray) -> np.ndarray:
+    """Which cells of a column hold nothing.
+
+    Example:
+        >>> is_missing(np.array(["a", None], dtype=object)).tolist()
+        [False, True]
+    """
+    if values.dtype.kind == "M":
+        return np.isnat(values)
+    if values.dtype == object:
+        return np.array([value is None for value in values.tolist()], dtype=bool)
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+
+
+def to_numpy(cells: Any) -> np.ndarray:
+    """An Arrow column as a vector."""
+    if isinstance(cells, pa.ChunkedArray):
+        return cells.to_numpy()
+    return cells.to_numpy(zero_copy_only=False)
+
+
+@contextlib.contextmanager
+def explained(message: str) -> Iterator[None]:
+    """Turn whatever a library raises into one line that quotes nothing."""
+    try:
+        yield
+    except InputError:
+        raise
+    except MemoryError:
+        raise InputError("the table does not fit into memory; use fewer rows or columns") from None
+    except Exception:  # a library's message may hold cells, whatever its class
+        raise InputError(message) from None
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things, for a message.
+
+    Example:
+        >>> counted(1, "row"), counted(2, "row")
+        ('1 row', '2 rows')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
