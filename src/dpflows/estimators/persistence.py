@@ -1,9 +1,7 @@
-"""One file per model, read back without running code.
+"""Model files: estimators are written to one file and read back without running code.
 
-An estimator says what it is in a JSON header and named arrays; this module only
-finds the class again. A new estimator is one line in ``ESTIMATORS``.
-
-A flow's trained numbers by name, and a flow filled with them again.
+An estimator describes itself by a JSON header and named arrays; this module finds the class
+again. A new estimator is one line in ``ESTIMATORS``.
 """
 
 import contextlib
@@ -39,7 +37,7 @@ ESTIMATORS: dict[str, str] = {
 
 
 def short_name(estimator: str) -> str:
-    """What an estimator is called on the command line.
+    """The name of an estimator on the command line.
 
     Example:
         >>> short_name("DPGaussianMixture")
@@ -49,7 +47,7 @@ def short_name(estimator: str) -> str:
 
 
 def estimator_class(name: str) -> type[DensityEstimator]:
-    """The estimator of a name, whole or as on the command line.
+    """The estimator class of a full name or a command-line name.
 
     Example:
         >>> estimator_class("flow").__name__
@@ -80,7 +78,7 @@ _CAUSED = (
 def save(
     estimator: DensityEstimator, path: str | os.PathLike[str], *, overwrite: bool = False
 ) -> None:
-    """Write a fitted estimator, its guarantee included."""
+    """Write a fitted estimator, including its guarantee."""
     header, arrays = file_content(estimator)
     write_model(path, header=header, arrays=arrays, overwrite=overwrite)
 
@@ -94,7 +92,7 @@ def file_content(
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a fitted estimator; its class need not be known.
+    """Read a fitted estimator of any class from a file.
 
     Example:
         >>> load("missing.dpflow")
@@ -113,13 +111,13 @@ def described(estimator: DensityEstimator) -> tuple[dict[str, Any], dict[str, np
 
 
 def rebuilt(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
-    """The fitted estimator that ``described`` described; the content may be hostile."""
+    """Restore a fitted estimator from ``described``, whose content may be hostile."""
     return _estimator(header.get("estimator")).from_file(header, arrays)
 
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Turn whatever a hostile content causes into one line that quotes none of it."""
+    """Turn any error caused by hostile content into one line that quotes none of it."""
     try:
         with np.errstate(all="ignore"):
             yield
@@ -130,7 +128,7 @@ def explained() -> Iterator[None]:
         # An InputError too: what it quotes was not said by the caller but by the file.
         raise InputError(
             "the file is not a model of this version of dpflows "
-            f"({VERSION}): its content does not fit together"
+            f"({VERSION}): its content is inconsistent"
         ) from None
 
 
@@ -147,7 +145,7 @@ def fill(template: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -
         if found is None or found.shape != expected.shape or found.dtype.kind != "f":
             raise InputError("the file's parameters do not fit its architecture")
         if not (np.abs(found.astype(expected.dtype)) <= LARGEST).all():
-            raise InputError("the file's parameters are not finite, or beyond all reason")
+            raise InputError("the file's parameters are not finite or too large")
     return [arrays[name].astype(expected.dtype) for name, expected in template.items()]
 
 
@@ -157,14 +155,14 @@ PARAMETER = "parameter-"
 
 
 def require_room(architecture: Architecture, columns: int, arrays: dict[str, np.ndarray]) -> None:
-    """Refuse a file that names a flow far larger than what it holds, before building it."""
+    """Refuse a file that names a far larger flow than it holds, before building it."""
     # Masks count in the size but are not stored: at most one for each number that is.
     if architecture.size(columns) > 2 * sum(a.size for a in arrays.values()) + 1000:
         raise InputError("the file's parameters do not fit its architecture")
 
 
 def parameter_arrays(model: Any) -> dict[str, np.ndarray]:
-    """A model's trained arrays by name; weights that a mask hides are zero."""
+    """A model's trained arrays by name; masked weights are zero."""
     parameters, blueprint = take_apart(model)
     dense = tuple(
         layer._replace(weight=layer.weight if mask is None else jnp.where(mask, layer.weight, 0))
@@ -175,7 +173,7 @@ def parameter_arrays(model: Any) -> dict[str, np.ndarray]:
 
 
 def with_parameters(template: Model, arrays: dict[str, np.ndarray]) -> Model:
-    """The template with the arrays that ``parameter_arrays`` gave."""
+    """The template with the arrays from ``parameter_arrays``."""
     parameters, blueprint = take_apart(template)
     values = fill(parameter_arrays(template), arrays)
     leaves = [jnp.asarray(value) for value in values]

@@ -1,4 +1,4 @@
-"""Cells of every kind as codes of public bins, so that rows of any table can be counted."""
+"""Public bins of columns of every kind, so that the rows of any table can be counted."""
 
 import dataclasses
 import math
@@ -68,7 +68,7 @@ class Coding:
 
     @property
     def size(self) -> int:
-        """How many bins there are."""
+        """Number of bins."""
         return self._filled + self._has_undeclared + self.column.nullable
 
     def codes(self, cells: np.ndarray) -> Codes:
@@ -86,7 +86,7 @@ class Coding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the bins are called, for a reader."""
+        """The names of the bins."""
         shown = tuple(str(label) for label in self._spoken) if self.labels else self._intervals()
         extra = (UNDECLARED,) * self._has_undeclared + (MISSING,) * self.column.nullable
         return (*shown, *extra)
@@ -105,7 +105,7 @@ class Coding:
 
     @property
     def _undeclared(self) -> int:
-        """Where a label counts that is not declared."""
+        """The bin of an undeclared label."""
         if self.column.other is None:
             return self._filled
         return self.labels.index(self.column.other)
@@ -186,7 +186,7 @@ def reference_codings(columns: Columns, schema: Schema, bins: int = 20) -> Codin
 
     Args:
         columns: Cells by column, such as those of held-out rows; then the bins are INTERNAL.
-        schema: What the columns mean.
+        schema: The schema.
         bins: At most so many for each column of numbers or dates, missing cells apart.
 
     Example:
@@ -198,7 +198,7 @@ def reference_codings(columns: Columns, schema: Schema, bins: int = 20) -> Codin
 
 
 def numbers(cells: np.ndarray, column: Column) -> Float64[np.ndarray, " rows"]:
-    """Numbers, or dates in seconds, moved into the declared bounds; missing ones are NaN."""
+    """Numbers, or dates in seconds, clipped to the declared bounds; missing ones are NaN."""
     values = seconds(cells) if column.kind == "date" else cells.astype(np.float64)
     return np.clip(values, *bounds_of(column))
 

@@ -1,9 +1,9 @@
-"""The density of mixed rows: probabilities of cells, spread over the leaves inside them.
+"""The density of mixed rows: probabilities of cells, refined to the leaves inside them.
 
-A mixed row is one leaf per column, a public part of what the column may hold, and a place
-inside that leaf. Leaves that are too rare to be told apart share a cell. The network knows
-rows of cells; inside a cell, leaves keep fixed shares, and inside a leaf all values are
-alike. The product of the three is an exact density: a probability for labels and whole
+A mixed row is one leaf per column, a public part of the column's domain, and a position
+inside that leaf. Leaves too rare to be modelled separately share a cell. The network models
+rows of cells; inside a cell, leaves have fixed shares, and inside a leaf the density is
+constant. The product of the three is an exact density: a probability for labels and whole
 numbers, a density per unit for continuous values.
 """
 
@@ -30,8 +30,8 @@ class Grouped(eqx.Module):
 
     Attributes:
         cells: The cell of every leaf; every cell has a leaf.
-        shares: The share that a leaf has of its cell.
-        log_volumes: The logarithm of how much each leaf holds.
+        shares: The share of each leaf in its cell.
+        log_volumes: The logarithm of the volume of each leaf.
 
     Example:
         >>> column = Grouped(np.array([0, 1, 1]), np.array([1.0, 0.25, 0.75]), np.zeros(3))
@@ -50,11 +50,11 @@ class Grouped(eqx.Module):
             raise InputError("cells must be numbered from zero, and be no more than the leaves")
         totals = np.bincount(self.cells, self.shares)
         if not np.allclose(totals, 1) or (self.shares < 0).any():
-            raise InputError("shares of the leaves of a cell must add up to one")
+            raise InputError("shares of the leaves of a cell must sum to one")
 
     @property
     def size(self) -> int:
-        """How many cells there are."""
+        """Number of cells."""
         return int(self.cells.max()) + 1
 
     @property
@@ -66,7 +66,7 @@ class Grouped(eqx.Module):
     def leaves(
         self, cells: Int[np.ndarray, " n"], uniform: Float[np.ndarray, " n"]
     ) -> Int[np.ndarray, " n"]:
-        """A leaf of every cell, drawn by its share."""
+        """A random leaf of each cell, drawn by the shares."""
         order = np.argsort(self.cells, kind="stable")
         # each cell takes up one unit of the line, and each of its leaves its share of that
         ends = np.cumsum(self.shares[order])
@@ -80,7 +80,7 @@ class Grouped(eqx.Module):
 class MixedDensity(eqx.Module):
     """A probability density over mixed rows.
 
-    A row is a point: for every column the number of its leaf plus a place in [0, 1).
+    A row is a point: for every column the number of its leaf plus a position in [0, 1).
 
     Attributes:
         network: Probabilities of rows of cells, in the network's order of columns.
@@ -94,9 +94,9 @@ class MixedDensity(eqx.Module):
 
     def __check_init__(self) -> None:
         if tuple(column.size for column in self.columns) != self.network.sizes:
-            raise InputError("columns must have the cells that the network knows")
+            raise InputError("columns must have as many cells as the network")
         if sorted(self.order) != list(range(len(self.columns))):
-            raise InputError("order must name every column once")
+            raise InputError("order must contain every column once")
 
     @property
     def dim(self) -> int:
@@ -119,12 +119,12 @@ class MixedDensity(eqx.Module):
     def sample_given(
         self, key: PRNGKeyArray, given: Float[np.ndarray, "n columns"]
     ) -> tuple[Float[np.ndarray, "n columns"], Float[np.ndarray, " n"]]:
-        """One row for each given one, whose entries that are not negative it shares.
+        """Complete each given row: non-negative entries are kept, the others are drawn.
 
         Returns:
-            The rows, and the logarithm of their weights: how likely the given entries are
-            after what the network drew before them. The rows follow the conditional density
-            once they are weighted so; weights are alike if the given columns come first.
+            The rows, and the logarithm of their weights: the probability of the given entries, each
+            given the entries before it. Weighted by them, the rows follow the conditional density;
+            the weights are equal if the given columns come first.
         """
         parts = [self._drawn(k, given[i : i + CHUNK]) for k, i in _chunks(key, len(given))]
         rows, weights = zip(*parts, strict=True) if parts else ((), ())
@@ -162,7 +162,7 @@ class MixedDensity(eqx.Module):
         return np.where(given < 0, points, given), weights + self._log_shares(wanted)
 
     def _log_shares(self, wanted: Int[np.ndarray, "n columns"]) -> Float[np.ndarray, " n"]:
-        """How likely the given leaves are inside their cells."""
+        """The log shares of the given leaves in their cells."""
         pairs = zip(self.columns, wanted.T, strict=True)
         return np.sum([np.where(at < 0, 0.0, c.log_densities[at]) for c, at in pairs], axis=0)
 

@@ -1,15 +1,13 @@
-"""From leaves to cells: what a mixed model buys before its first step.
+"""Merged bins and noisy marginals of a mixed table, before training and for raking after it.
 
 Two Gaussian releases. The first counts the leaves of every long column, so that rare leaves
-can be put together until a cell stands out from the noise. The second counts the cells of
-every column, or of its pairs with the target, for the model to be raked to.
-
-What a mixed model is given before its first step: bins that stand out from noise, and marginals.
+can be merged into cells whose counts exceed the noise. The second counts the cells of
+every column, or of its pairs with the target; the trained model is raked to these counts.
 
 Guarantee:
     The bins of every column are merged by noisy counts, and the merged bins are counted with
-    noise; both releases are the stage's events. What is raked to them after training, and where
-    training starts, follows from those.
+    noise; both releases are the stage's events. The initial biases, and the raking after
+    training, follow from these releases.
 """
 
 import dataclasses
@@ -67,7 +65,7 @@ class Counted:
     """Noisy counts of cells.
 
     Attributes:
-        tables: For every column one line per cell of the first, or a single line.
+        tables: For every column one row per cell of the first, or a single row.
         noise: The standard deviation of every count.
     """
 
@@ -78,19 +76,19 @@ class Counted:
 @final
 @dataclasses.dataclass(frozen=True)
 class Grouping:
-    """A planned way from leaves to cells, and to what the cells count.
+    """The planned merging of leaves into cells, and counting of the cells.
 
     Attributes:
-        levels: How often the leaves of each column are counted: not at all, by themselves,
-            or in ever larger groups as well.
+        levels: How often the leaves of each column are counted: not at all, singly, or also in
+        groups of increasing size.
         in_pairs: Whether cells are counted in pairs with those of the first column.
         rows: The public number of rows.
-        leaf_noise: Of the counts of leaves, in rows.
-        cell_noise: Of the counts of cells.
+        leaf_noise: Noise on the counts of leaves, in rows.
+        cell_noise: Noise on the counts of cells, in rows.
 
     Guarantee:
-        ``group`` and ``count`` release exactly ``events``, which follow from the columns'
-        declarations and the budget alone.
+        ``group`` and ``count`` release exactly ``events``, which follow only from the columns'
+        declarations and the budget.
     """
 
     levels: tuple[int, ...]
@@ -101,17 +99,17 @@ class Grouping:
 
     @property
     def leaf_tables(self) -> int:
-        """In how many tables of leaves a row is counted."""
+        """The number of tables of leaves in which a row is counted."""
         return sum(self.levels)
 
     @property
     def cell_tables(self) -> int:
-        """In how many tables of cells a row is counted."""
+        """The number of tables of cells in which a row is counted."""
         return len(self.levels) - self.in_pairs
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What both releases cost."""
+        """The events of both releases."""
         released = (
             (LEAVES, self.leaf_tables, self.leaf_noise),
             (CELLS, self.cell_tables, self.cell_noise),
@@ -125,7 +123,7 @@ class Grouping:
     def group(
         self, codes: Codes, leaves: Sequence[Leaves], *, entropy: Entropy
     ) -> tuple[Grouped, ...]:
-        """Count the leaves of long columns, and put rare ones together.
+        """Count the leaves of long columns, and merge rare ones.
 
         Args:
             codes: The leaf of every cell of the private rows.
@@ -171,7 +169,7 @@ class Grouping:
         return {at: reconciled(levels)[0, : leaves[at].size] for at, levels in nested.items()}
 
     def _room(self, leaves: Sequence[Leaves], at: int) -> int:
-        """The leaves of a column, filled up so that all levels of its groups are whole."""
+        """The leaves of a column, padded so that all groups have equal sizes."""
         return BRANCHES ** self.levels[at] if self.levels[at] > 1 else leaves[at].size
 
     def _together(self, leaves: Leaves, counts: Counts) -> Grouped:
@@ -190,13 +188,13 @@ class Grouping:
         return Grouped(cells, weights / np.bincount(cells, weights)[cells], volumes)
 
     def _deserted(self, counts: Counts) -> Bool[np.ndarray, " leaves"]:
-        """Which leaves lie in large groups that may well be empty."""
+        """The leaves that lie in large groups which may be empty."""
         width = BRANCHES ** (math.ceil(round(math.log(max(len(counts), 2), BRANCHES), 9)) - 1)
         sums = np.add.reduceat(counts, np.arange(0, len(counts), width))
         return np.repeat(sums < EMPTY * self.leaf_noise, width)[: len(counts)]
 
     def _enough(self, counts: Counts) -> float:
-        """How many rows a cell should have: its part of those that are not in frequent leaves."""
+        """The rows a cell should have: a share of those that are not in frequent leaves."""
         thin = max(counts[counts < self.rows / MOST_CELLS].sum(), 0.0)
         return max(thin / MOST_CELLS, STANDS_OUT * self.leaf_noise)
 
@@ -230,7 +228,7 @@ def plan_grouping(
 
 
 def _noise(budget: Budget, tables: int, share: float) -> float:
-    """The noise of so many tables that spends a share of the squared Gaussian budget."""
+    """The noise on the tables that spends a share of the squared Gaussian budget."""
     if tables == 0:
         return FAINT
     unit = marginals_sensitivity(tables)
@@ -245,7 +243,7 @@ def _is_short(column: Column) -> bool:
 
 
 def _levels(column: Column) -> int:
-    """How often a column's leaves are counted, by its declaration alone."""
+    """How often a column's leaves are counted, by its declaration only."""
     if not column.is_declared:
         return _UNDECLARED.get(column.kind, _MOST_LEVELS)
     leaves = leaves_of(column)
@@ -256,7 +254,7 @@ def _levels(column: Column) -> int:
 
 
 def ranks(leaves: Leaves) -> Int[np.ndarray, " leaves"]:
-    """The place of every leaf in the order of values; missing comes last."""
+    """The rank of every leaf in the order of values; missing is last."""
     places = np.arange(leaves.size)
     places[np.asarray(leaves.order)] = np.arange(leaves.filled)
     return places
@@ -268,7 +266,7 @@ def _each(leaves: Leaves) -> Grouped:
 
 
 def _with_first(pairs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    """The pairs, and before them what all of them say about the first column."""
+    """The pairs, preceded by the marginal of the first column that all of them imply."""
     first = np.mean([pair.sum(axis=1) for pair in pairs], axis=0)
     return (np.tile(first, (len(first), 1)), *pairs)
 
@@ -276,12 +274,12 @@ def _with_first(pairs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
 def runs(
     counts: Counts, enough: float, empty: Bool[np.ndarray, " leaves"] | None = None
 ) -> Int[np.ndarray, " leaves"]:
-    """Neighbouring leaves together until they have enough rows; one that has them stays alone.
+    """Merge neighbouring leaves until they have enough rows; one that has enough stays alone.
 
     Args:
         counts: Rows per leaf, in the order of values.
         enough: How many rows a cell should have.
-        empty: Leaves that are kept apart from others, so that no rows are spread over them.
+        empty: Leaves that are kept separate, so that no rows are spread over them.
 
     Example:
         >>> runs(np.array([1.0, 2.0, 9.0, 3.0, 3.0, 1.0]), 5.0).tolist()
@@ -316,7 +314,7 @@ _CELLS, _SHARES, _COUNTS = "cells-{}", "shares-{}", "counts-{}"
 
 
 def order_of(schema: Schema) -> tuple[int, ...]:
-    """The columns in the model's order: the target, then the others as they are declared.
+    """The columns in the model's order: the target, then the others as declared.
 
     Example:
         >>> from dpflows.table.columns import Column
@@ -335,7 +333,7 @@ class CountMarginals(Stage):
     """Merge rare bins by noisy counts, and count the merged bins.
 
     Attributes:
-        grouping: The noise of both releases, and which columns are counted.
+        grouping: The noise of both releases, and the counted columns.
 
     Guarantee:
         Releases what ``grouping`` lists.
@@ -347,7 +345,7 @@ class CountMarginals(Stage):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What both releases cost."""
+        """The events of both releases."""
         return self.grouping.events
 
     def run(self, work: Work) -> Work:
@@ -376,7 +374,7 @@ class CountMarginals(Stage):
 @final
 @dataclasses.dataclass(frozen=True)
 class BuildNetwork(Stage):
-    """An autoregressive network of independent columns that have their noisy marginals."""
+    """Build an autoregressive network, initialised to independent noisy marginals."""
 
     shape: CellShape
 
@@ -397,7 +395,7 @@ class BuildNetwork(Stage):
 @final
 @dataclasses.dataclass(frozen=True)
 class RakeNetwork(Stage):
-    """Shift the trained network until its own marginals are the released ones.
+    """Rake the trained network to the released marginals.
 
     Guarantee:
         Reads the network, its samples and released counts: post-processing.
@@ -430,7 +428,7 @@ def column_arrays(columns: tuple[Grouped, ...]) -> dict[str, np.ndarray]:
 
 
 def read_columns(arrays: dict[str, np.ndarray], encoding: MixedEncoding) -> tuple[Grouped, ...]:
-    """The columns that ``column_arrays`` described; the content may be hostile."""
+    """Restore columns from ``column_arrays``, whose content may be hostile."""
     leaves = [encoding.leaves[at] for at in order_of(encoding.schema)]
     return tuple(
         Grouped(
