@@ -214,7 +214,7 @@ def test_a_declaration_is_tighter_than_a_filter(tmp_path):
 def test_compositions_are_fixed_and_do_not_mix(ledger, declared, tmp_path):
     with pytest.raises(InputError, match="does not take declarations"):
         ledger.declare([[query(0.1)]])
-    with pytest.raises(InputError, match="composition was fixed when it was made"):
+    with pytest.raises(InputError, match="composition was fixed when it was created"):
         Ledger(tmp_path / "clinic.ledger", composition="declared")
     with pytest.raises(InputError, match="composition must be one of"):
         Ledger(tmp_path / "new.ledger", cap=CAP, composition="both")

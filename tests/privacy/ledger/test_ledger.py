@@ -65,7 +65,7 @@ def test_none_is_made_without_a_cap(place):
     ("cap", "accountant", "complaint"),
     [
         (Budget(float("inf"), DELTA), "pld", "must be finite"),
-        (Budget(1.0, DELTA), "gdp-clt", "only estimates; a ledger takes one of pld"),
+        (Budget(1.0, DELTA), "gdp-clt", "gives only estimates; use one of pld"),
         (Budget(1.0, DELTA), "none", "accountant must be one of"),
     ],
 )
@@ -118,7 +118,7 @@ def test_the_total_is_that_of_all_events_together(place):
 def test_an_event_without_a_price_under_the_caps_neighbours_fails_closed(place):
     ledger = Ledger(place, cap=Budget(3.0, DELTA, "add-remove"))
     fixed = SampledGaussianEvent(sampling="uniform", rows=100, batch_size=10, noise_multiplier=9.0)
-    with pytest.raises(InputError, match="cannot price a sampled-gaussian event"):
+    with pytest.raises(InputError, match="cannot compute the cost of a sampled-gaussian event"):
         ledger.reserve([fixed], purpose="fit")
     assert [entry.state for entry in ledger.history()] == ["OPENED"]
 
