@@ -52,7 +52,7 @@ def test_show_says_what_is_spent_and_what_remains(dpflows, place):
     assert f"Ledger: {place}\n" in out
     assert "Cap: epsilon 1.0 at delta 1e-06, neighbours zero-out, accountant zcdp (" in out
     found = re.search(r"Spent: epsilon (.*); charges: 2, of them released: 1\n", out)
-    left = re.search(r"largest single fit still affordable: epsilon (.*) at delta 1e-06\n", out)
+    left = re.search(r"Remaining for one further fit: epsilon (.*) at delta 1e-06\n", out)
     assert found
     assert left
     ledger = Ledger(place)
