@@ -254,7 +254,7 @@ class TestHostileFiles:
         document = json.loads(entries["__metadata__"]["dpflow"]) | {"format_version": 2}
         entries["__metadata__"]["dpflow"] = json.dumps(document)
         scratch.write_bytes(_join(json.dumps(entries), data))
-        with pytest.raises(InputError, match="newer dpflows wrote it.*upgrade"):
+        with pytest.raises(InputError, match="written by a newer version of dpflows.*upgrade"):
             read_model(scratch)
 
     def test_a_changed_epsilon_in_the_header_is_noticed(self, scratch, content):

@@ -1,7 +1,7 @@
-"""Differentially private densities, synthetic tables and anomaly detectors.
+"""Differentially private density estimation, synthetic tables and anomaly detection.
 
-The public names are loaded on first use, so that importing the package is
-instant and pulls in no plotting, table or mechanism library.
+Public names are imported on first use, so importing the package is fast and loads no
+plotting, table or mechanism library.
 """
 
 import importlib

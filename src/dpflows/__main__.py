@@ -1,8 +1,7 @@
-"""The command ``dpflows``, also as ``python -m dpflows``, from its first line to its last.
+"""Entry point of the command ``dpflows`` and of ``python -m dpflows``.
 
-Ctrl-C can come while the command line is still being imported, and the terminal that
-started it can be gone or have no stdout at all. Both are settled here, before
-anything else is imported: what this module imports is there already, or small.
+Two problems are handled here before anything else is imported: Ctrl-C while the command
+line is still being imported, and standard streams that are closed.
 """
 
 import atexit
@@ -53,7 +52,7 @@ def main() -> None:
 
 
 def open_standard_streams() -> None:
-    """Let closed standard streams lead nowhere.
+    """Redirect closed standard streams to the null device.
 
     A closed one has a number that the next file to be opened would get, and whatever a
     library prints would be written into that file.
@@ -68,7 +67,7 @@ def open_standard_streams() -> None:
 class _Interrupt:
     """Raises ``KeyboardInterrupt``, but never in the middle of an import.
 
-    Libraries swallow exceptions while they are imported, or are left in pieces by them. An
+    Libraries may suppress exceptions while they are imported, or remain half imported. An
     interrupt that comes then ends the process at once, or, if a file is being written that
     is to be removed, is raised as soon as the import is done.
     """
@@ -106,7 +105,7 @@ def _is_writing() -> bool:
 
 
 def _again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """An interrupt that hit where none can be raised, as in a destructor, comes again."""
+    """Repeat an interrupt that arrived where none can be raised, as in a destructor."""
     if unraisable.exc_type is KeyboardInterrupt:
         _soon(lambda: signal.raise_signal(signal.SIGINT))
     else:
@@ -122,7 +121,7 @@ def _soon(action: "Callable[[], None]") -> None:
 
 
 def _leave(number: int = 0, frame: "FrameType | None" = None) -> None:
-    """End at once: no file is open yet, or none any more."""
+    """End the process at once; no file is open at this point."""
     try:
         os.write(2, _LINE)
     finally:
@@ -130,7 +129,7 @@ def _leave(number: int = 0, frame: "FrameType | None" = None) -> None:
 
 
 def _end(codes: list[int]) -> None:
-    """Python ends by a signal if Ctrl-C ever passed through ``exec``; keep to the exit code."""
+    """End with the exit code; Python would end by a signal if Ctrl-C passed through ``exec``."""
     if codes == [INTERRUPTED]:
         os._exit(INTERRUPTED)
 

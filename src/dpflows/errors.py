@@ -1,13 +1,11 @@
-"""The errors a caller is meant to handle.
+"""The errors and warnings of the package, and safe display of text of unknown origin.
 
-Messages say what was expected, what came and what to do. They never contain a
+Error messages say what was expected, what was given and what to do. They never contain a
 value read from private rows.
 
-Text of unknown origin, made safe to show.
-
-A name or a purpose may come from a file that somebody made to deceive: an escape
-sequence moves the cursor, a line break starts a line of its own, an override turns the
-direction of writing. Whatever is shown or written as text passes here first.
+A name or a purpose may come from a hostile file: an escape sequence moves the cursor, a line
+break starts a new line, a bidirectional override changes the direction of writing.
+``displayable`` escapes them; all such text passes through it before it is shown or written.
 """
 
 import functools
@@ -21,35 +19,35 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """What the caller passed cannot be used; the command line exits with code 2."""
+    """An argument, option or input file is invalid; the command line exits with code 2."""
 
 
 class BudgetError(RuntimeError):
-    """The privacy budget does not allow what was asked; the command line exits with code 3."""
+    """The privacy budget does not suffice for the request; the command line exits with code 3."""
 
 
 class TrainingError(RuntimeError):
-    """Training failed in a way that only settings can mend; the command line exits with code 4."""
+    """Training failed; other settings are needed; the command line exits with code 4."""
 
 
 class UnplannedReleaseError(RuntimeError):
-    """A mechanism released something that no plan lists; its value was not returned."""
+    """A mechanism made a release that the plan does not list; its value was not returned."""
 
 
 class PrivacyWarning(UserWarning):
-    """What was asked for is allowed, and costs people more privacy than it seems to."""
+    """A request is allowed but costs more privacy than it may seem."""
 
 
 class RepeatedFitWarning(PrivacyWarning):
-    """The same rows are fitted again without a ledger; the costs add up."""
+    """The same rows are fitted again without a ledger; the privacy costs add up."""
 
 
 class UnpaidTransformerWarning(PrivacyWarning):
-    """A step before the estimator learned from the rows, and nothing paid for it."""
+    """A pipeline step before the estimator learned from the rows without a privacy budget."""
 
 
 def unchained(function: Callable[P, T]) -> Callable[P, T]:
-    """Let errors of a function leave without those they arose from, whose words may hold cells.
+    """Raise a function's errors without their causes, whose messages may quote cells.
 
     Example:
         >>> @unchained
@@ -79,12 +77,12 @@ def unchained(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def unquoted(function: Callable[P, T]) -> Callable[P, T]:
-    """Let no error of a function that reads private rows leave with words that may hold cells.
+    """Withhold error messages of a function that reads private rows if they may quote cells.
 
     Guarantee:
-        Errors of this module leave unchained. Any other, which pandas, Arrow or NumPy may
-        have raised with the cell in its text, becomes an ``InputError`` that names its type
-        and place alone.
+        Errors of this module are raised without their causes. Any other, which pandas, Arrow or
+        NumPy may have raised with the cell in its text, becomes an ``InputError`` that names only
+        its type and place.
 
     Example:
         >>> unquoted(float)("secret")
@@ -102,7 +100,7 @@ def unquoted(function: Callable[P, T]) -> Callable[P, T]:
             place = place_of(error)
         # raised here and not above, where it would be chained to the other
         raise InputError(
-            f"the rows cannot be read: {place}, whose text is withheld because it may quote a "
+            f"the rows cannot be read: {place}, whose message is withheld because it may quote a "
             "cell; check the types of the columns"
         )
 
@@ -110,7 +108,7 @@ def unquoted(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def place_of(error: BaseException) -> str:
-    """The type of an error and where it was raised, without its text.
+    """The type of an error and where it was raised, without its message.
 
     Example:
         >>> place_of(KeyError("patient-4711"))
@@ -132,11 +130,11 @@ _UNSAFE = ("Cc", "Cf", "Zl", "Zp", "Cs", "Cn")
 
 
 def displayable(text: str) -> str:
-    r"""The text on one line, with what must not be shown written as an escape.
+    r"""The text on one line, with control characters and the like escaped.
 
     Guarantee:
         The result has no control character, no line break, no bidirectional override and
-        no half of a surrogate pair. Text without any of them is returned unchanged.
+        no unpaired surrogate. Text without any of them is returned unchanged.
 
     Example:
         >>> displayable("age\nNOT PRIVATE"), displayable("größe [cm]")

@@ -1,15 +1,14 @@
-"""Files that are whole or absent, and never run code when they are read.
+"""Atomic writing of files, the ``.dpflow`` model format, and the cache folder.
 
-A ``.dpflow`` file is a safetensors file whose metadata holds one JSON document:
-the format's version, a digest of the content, the caller's header, and a signature if
-the file was signed. The digest notices damage; only a signature by a known key tells
+A ``.dpflow`` file is a safetensors file whose metadata holds one JSON document: the format
+version, a digest of the content, the caller's header, and a signature if the file was signed.
+Reading it never runs code. The digest detects damage; only a signature by a known key shows
 where a file comes from.
 
-A signature covers every byte of the file as it was before it was signed. To take the
-signature out gives those bytes back, so a ledger that knows the digest of a published
-file knows the signed file as well.
+A signature covers every byte of the unsigned file. Removing the signature restores those
+bytes, so a ledger that records the digest of a published file also recognises the signed file.
 
-The folder for what can be had again: downloads of tables, and compiled programs.
+The cache folder holds files that can be restored: downloads and compiled programs.
 """
 
 import contextlib
@@ -64,7 +63,7 @@ _temporaries: set[str] = set()
 
 
 class _Rejected(Exception):
-    """Why a file cannot be read, in words that quote nothing from it."""
+    """Why a file cannot be read, without quoting its content."""
 
 
 @contextlib.contextmanager
@@ -101,7 +100,7 @@ def write_atomically(
 
 
 def is_writing() -> bool:
-    """Whether this process has a file in hand that would be left behind if it ended now.
+    """Whether this process is writing a temporary file that would remain if it ended now.
 
     Example:
         >>> is_writing()
@@ -111,34 +110,33 @@ def is_writing() -> bool:
 
 
 def require_absent(path: str | os.PathLike[str], instead: str = "pass overwrite=True") -> None:
-    """Refuse a name that is taken, so that nothing is lost by mistake.
+    """Refuse a path that exists, so that no file is overwritten by mistake.
 
     Args:
         path: Where something is to be written.
-        instead: How the caller says that what has the name may be lost.
+        instead: How the caller allows overwriting, for the message.
 
     Example:
-        >>> with tempfile.NamedTemporaryFile() as paid_for:
-        ...     require_absent(paid_for.name)
+        >>> with tempfile.NamedTemporaryFile() as existing:
+        ...     require_absent(existing.name)
         Traceback (most recent call last):
-        dpflows.errors.InputError: ... exists and would be lost; choose another name, or ...
+        dpflows.errors.InputError: ... already exists; choose another name, or ...
     """
     if os.path.lexists(path):
         raise InputError(
-            f"{os.fspath(path)!r} exists and would be lost; choose another name, or {instead} to "
-            "replace it"
+            f"{os.fspath(path)!r} already exists; choose another name, or {instead} to overwrite it"
         )
 
 
 def give_name(
     temporary: str | os.PathLike[str], target: str | os.PathLike[str], *, overwrite: bool
 ) -> None:
-    """Move a whole file to its name, and return when that is on disk.
+    """Move a complete file to its final name, and return when that is on disk.
 
     Guarantee:
-        Without ``overwrite`` a file that got the name meanwhile stays as it is: the system
-        itself refuses a second link of one name. Where a disk knows no links (FAT), the
-        name is looked up just before the move instead.
+        Without ``overwrite`` a file that was created under the name meanwhile is not replaced: the
+        system refuses a second link of one name. On a file system without links (FAT) the name is
+        checked just before the move instead.
 
     Example:
         >>> folder = tempfile.mkdtemp()
@@ -146,7 +144,7 @@ def give_name(
         ...     _ = Path(folder, name).write_text(name)
         >>> give_name(f"{folder}/new", f"{folder}/old", overwrite=False)
         Traceback (most recent call last):
-        dpflows.errors.InputError: ... exists and would be lost; ...
+        dpflows.errors.InputError: ... already exists; ...
         >>> sorted(os.listdir(folder))
         ['new', 'old']
     """
@@ -156,7 +154,7 @@ def give_name(
 
 
 def _linked(temporary: str | os.PathLike[str], target: str | os.PathLike[str]) -> bool:
-    """Give the file its name if it is free; whether this disk can do so."""
+    """Link the file to its name if that is free; whether the file system has links."""
     try:
         os.link(temporary, target)
     except FileExistsError:
@@ -216,9 +214,9 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
     """Read what ``write_model`` wrote.
 
     Guarantee:
-        No code from the file is run, no size in it is believed before it was
-        compared with the file's own size, and no message quotes its content.
-        A signature that does not fit every other byte of the file is refused.
+        No code from the file is run, every size in it is compared with the file's own size before
+        use, and no message quotes its content. A signature that does not match the rest of the file
+        is refused.
 
     Raises:
         InputError: the file is missing, damaged, not a dpflows model, newer than this
@@ -235,7 +233,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
 
 
 def read_signature(path: str | os.PathLike[str]) -> Signature | None:
-    """Who signed a ``.dpflow`` file, if anybody; a signature that does not fit is refused.
+    """The signature of a ``.dpflow`` file, if any; one that does not match is refused.
 
     Example:
         >>> path = f"{tempfile.mkdtemp()}/model.dpflow"
@@ -264,7 +262,7 @@ def write_signature(path: str | os.PathLike[str], make: Callable[[str], Signatur
         is_unsigned = _parse(content)[2] is None
         plain = _without_signature(content)
         if is_unsigned and plain != content:
-            raise _Rejected("another program wrote it, so that it cannot be signed")
+            raise _Rejected("it was written by another program and cannot be signed")
         made = make(hashlib.sha256(plain).hexdigest())
     with write_atomically(target) as file:
         os.fchmod(file.fileno(), mode)
@@ -300,8 +298,9 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror}; check the path") from None
     except _Rejected as reason:
         raise InputError(
-            f"model file must be whole and written by this dpflows or an older one, but {reason}; "
-            f"got {str(path)!r}, get the file again or upgrade dpflows"
+            "model file must be complete and written by this or an older version of dpflows, but "
+            f"{reason}; "
+            f"got {str(path)!r}; get the file again or upgrade dpflows"
         ) from None
 
 
@@ -317,8 +316,8 @@ def _explained(target: Path) -> Iterator[None]:
         if error.filename and os.path.dirname(error.filename) != folder:
             raise
         raise InputError(
-            f"cannot write {str(target)!r}: {error.strerror}; choose a folder that exists, "
-            "is writable and has room"
+            f"cannot write {str(target)!r}: {error.strerror}; choose a folder that exists, is "
+            "writable and has free space"
         ) from error
 
 
@@ -404,12 +403,12 @@ def _document(content: bytes) -> dict[str, Any]:
     document = _from_json(_expect(metadata.get(_DOCUMENT), str))
     # or one changed letter would turn a signature into a part that nobody looks at
     if len(metadata) > 1 or not document.keys() <= _PARTS:
-        raise _Rejected("its header has a part that models do not have")
+        raise _Rejected("its header has an unknown field")
     return document
 
 
 def _checked_signature(content: bytes, document: dict[str, Any]) -> Signature | None:
-    """The signature, if there is one; it must fit the rest of the file to the byte."""
+    """The signature, if any; it must match every other byte of the file."""
     if _SIGNATURE not in document:
         return None
     try:
@@ -419,7 +418,7 @@ def _checked_signature(content: bytes, document: dict[str, Any]) -> Signature | 
     plain = _without_signature(content)
     is_exact = _with_signature(plain, found.to_dict()) == content
     if not (is_exact and found.is_valid_for(hashlib.sha256(plain).hexdigest())):
-        raise _Rejected("it was changed after it was signed: its signature does not fit")
+        raise _Rejected("it was changed after it was signed: its signature does not match")
     return found
 
 
@@ -434,7 +433,7 @@ def _with_signature(content: bytes, signature: dict[str, Any]) -> bytes:
 
 
 def _with_document(content: bytes, document: dict[str, Any]) -> bytes:
-    """The same file around another document: order and bytes of the arrays stay."""
+    """The same file with another document; the arrays keep their order and bytes."""
     entries = _entries(content)
     entries[_METADATA][_DOCUMENT] = _to_json(document)
     try:
@@ -487,7 +486,7 @@ def _finite(digits: str) -> float:
 
 def _expect(value: Any, kind: type[Kind]) -> Kind:
     if not isinstance(value, kind):
-        raise _Rejected("its header lacks a part or has it in the wrong form")
+        raise _Rejected("its header lacks a field or has one of the wrong type")
     return value
 
 
@@ -495,7 +494,7 @@ def _check_version(version: Any) -> None:
     if type(version) is not int or version < 1:
         raise _Rejected("its format version is missing")
     if version > FORMAT_VERSION:
-        raise _Rejected("a newer dpflows wrote it")
+        raise _Rejected("it was written by a newer version of dpflows")
 
 
 def _check_entries(entries: dict[str, Any]) -> None:
@@ -520,13 +519,13 @@ CACHE_VARIABLE = "DPFLOWS_CACHE"
 
 
 def cache_folder() -> Path:
-    """``DPFLOWS_CACHE``, or ``dpflows`` in the user's folder of caches."""
+    """``DPFLOWS_CACHE``, or ``dpflows`` in the user's cache folder."""
     given = os.environ.get(CACHE_VARIABLE)
     return Path(given) if given else Path.home() / ".cache" / "dpflows"
 
 
 def keep_compiled_programs() -> None:
-    """Let JAX find programs that were compiled before, also by other processes.
+    """Let JAX reuse compiled programs, also those of other processes.
 
     Does nothing where a folder is set already, or where this one cannot be written.
 

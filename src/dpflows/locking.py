@@ -1,7 +1,7 @@
-"""Locks that end with the process that holds them, and files that have one name.
+"""File locks that the operating system releases when the process that holds them ends.
 
-A lock is the operating system's: it ends when its holder closes it, is killed, or the
-machine stops, so that none is ever left behind.
+A lock is released when its holder closes it, is killed, or the machine stops, so no stale
+lock remains.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ _LONGEST = 200
 
 
 def lock(descriptor: int, path: str | os.PathLike[str], *, wait: bool) -> bool:
-    """Lock an open file against everybody else; whether that was possible.
+    """Lock an open file exclusively; returns whether that was possible.
 
     Args:
         descriptor: The open file. Another opening of the same file, by a thread of this
             process or elsewhere, is kept out; a copy of the descriptor is not.
         path: Its name, for messages.
-        wait: Whether to wait for whoever has the lock.
+        wait: Whether to wait until the lock is free.
 
     Raises:
-        InputError: The system or the folder knows no locks.
+        InputError: The system or the folder does not support locks.
     """
     try:
         # Only POSIX systems have it; the import must not keep others from what needs no lock.
@@ -51,7 +51,7 @@ def lock(descriptor: int, path: str | os.PathLike[str], *, wait: bool) -> bool:
 
 
 def is_current(path: str | os.PathLike[str], descriptor: int) -> bool:
-    """Whether an open file is the one that has the name now."""
+    """Whether an open file is the one that the path names now."""
     try:
         named = os.stat(path)
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def is_current(path: str | os.PathLike[str], descriptor: int) -> bool:
 
 
 def require_one_name(status: os.stat_result, path: str | os.PathLike[str], what: str) -> None:
-    """Refuse a file with hard links: replaced under one name, it would live on under another.
+    """Refuse a file with hard links: replaced under one name, it would remain under another.
 
     Example:
         >>> import tempfile
@@ -74,7 +74,8 @@ def require_one_name(status: os.stat_result, path: str | os.PathLike[str], what:
     if status.st_nlink != 1:
         raise InputError(
             f"{os.fspath(path)!r} has {status.st_nlink} names (hard links), but {what} must have "
-            "one, or it would be spent under each; remove the others (symbolic links are fine)"
+            "only one, or its budget could be spent under each; remove the others (symbolic links "
+            "are allowed)"
         )
 
 
@@ -82,8 +83,8 @@ def require_one_name(status: os.stat_result, path: str | os.PathLike[str], what:
 class NamedLock:
     """A lock that belongs to a name, whether or not a file of that name exists.
 
-    It is held on a file of its own, which is made when the lock is taken and removed when
-    it is let go.
+    It is held on a separate file, which is created when the lock is taken and removed when it is
+    released.
 
     Args:
         path: The file whose name is locked; its links must be resolved.
@@ -110,7 +111,7 @@ class NamedLock:
         return self._descriptor is not None
 
     def take(self) -> bool:
-        """Take the lock at once, or tell that somebody else has it."""
+        """Take the lock without waiting; returns whether it was free."""
         for _ in range(_RETRIES):
             descriptor = self._open()
             with _closed_on_failure(descriptor):
@@ -123,10 +124,12 @@ class NamedLock:
             if not is_taken:
                 return False
             # Its holder removed the file before letting go; the name has no lock now.
-        raise InputError(f"cannot lock {str(self._path)!r}: too many processes want it; try again")
+        raise InputError(
+            f"cannot lock {str(self._path)!r}: too many processes are waiting for it; try again"
+        )
 
     def let_go(self) -> None:
-        """Let others in; does nothing if the lock is not held."""
+        """Release the lock; does nothing if it is not held."""
         if self._descriptor is None:
             return
         # A forked process has a copy of the descriptor, and no right to the name.
@@ -140,7 +143,7 @@ class NamedLock:
         self.let_go()
 
     def holder(self) -> str:
-        """Who holds it, as far as is known: process and host."""
+        """The process and host that hold the lock, if known."""
         with contextlib.suppress(OSError):
             said = self._path.read_bytes()[:_LONGEST].decode("ascii", "replace")
             if said and said.isprintable():
@@ -154,7 +157,7 @@ class NamedLock:
         except OSError as error:
             raise InputError(
                 f"cannot lock {str(self._path)!r}: {error.strerror}; choose a folder that exists, "
-                "is writable and has room"
+                "is writable and has free space"
             ) from None
 
     @staticmethod

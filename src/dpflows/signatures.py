@@ -1,7 +1,7 @@
-"""Who vouches for a file: Ed25519 keys and signatures.
+"""Ed25519 keys and signatures for files.
 
-A signature says that whoever holds the private key signed exactly these bytes. The name
-of the signer is what the signer wrote; the key, known by its fingerprint, is the proof.
+A signature shows that the holder of the private key signed exactly these bytes. The signer's
+name is what the signer wrote; only the key, identified by its fingerprint, is proof.
 """
 
 import base64
@@ -34,7 +34,7 @@ _HEX = re.compile(r"[0-9a-f]*", re.ASCII)
 @final
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """A signature and what it says about itself, all of which it covers.
+    """A signature with its signer and time, both of which it covers.
 
     Attributes:
         signer: The name that the signer wrote.
@@ -43,9 +43,9 @@ class Signature:
         value: The signature, 128 hexadecimal digits.
 
     Guarantee:
-        ``is_valid_for`` accepts a digest only if the holder of the private key signed it
-        together with this name and time. Whose key it is, it cannot say: compare
-        ``fingerprint`` with one that came by another way.
+        ``is_valid_for`` accepts a digest only if the holder of the private key signed it together
+        with this name and time. It cannot show whose key it is: compare ``fingerprint`` with one
+        obtained through another channel.
 
     Example:
         >>> from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -134,11 +134,11 @@ def fingerprint(key: "Ed25519PublicKey") -> str:
 def new_key_pair(
     name: str | os.PathLike[str], *, passphrase: str | None = None
 ) -> tuple[Path, Path]:
-    """Make a key pair: ``NAME.pem`` is secret, ``NAME.pub.pem`` is for everybody.
+    """Make a key pair: ``NAME.pem`` is secret, ``NAME.pub.pem`` is public.
 
     Args:
         name: Both files' name without the ending.
-        passphrase: Encrypts the private key; without it the file's mode alone protects it.
+        passphrase: Encrypts the private key; without it only the file's mode protects it.
 
     Guarantee:
         The private key can be read by its owner alone from the moment its file exists. No
@@ -168,7 +168,7 @@ def new_key_pair(
 
 
 def is_encrypted(path: str | os.PathLike[str]) -> bool:
-    """Whether a private key's file asks for a passphrase."""
+    """Whether a private key file is encrypted with a passphrase."""
     return b"ENCRYPTED" in _read(Path(path))
 
 
@@ -243,7 +243,7 @@ def _is_name(text: str) -> bool:
 
 def _bytes_of(passphrase: str) -> bytes:
     if not passphrase:
-        raise InputError("passphrase must not be empty; leave it out for a key without one")
+        raise InputError("passphrase must not be empty; remove it for a key without one")
     return passphrase.encode("utf-8")
 
 
@@ -258,7 +258,7 @@ def _require_own(path: Path) -> None:
 def _read(path: Path) -> bytes:
     try:
         if not path.is_file():
-            raise InputError(f"key must be a file in PEM form, and {str(path)!r} is none")
+            raise InputError(f"key must be a file in PEM form, got {str(path)!r}")
         with path.open("rb") as file:
             return file.read(_LONGEST_KEY_FILE)
     except OSError as error:

@@ -139,7 +139,7 @@ def test_the_file_of_another_ensemble_is_refused(file):
 def test_a_file_that_is_gone_is_refused(file):
     books = FileBooks(file, IDENTITY)
     file.unlink()
-    with pytest.raises(InputError, match="only while its file is where it was"), books.opened():
+    with pytest.raises(InputError, match="only while its file is in its place"), books.opened():
         pass
 
 

@@ -58,7 +58,7 @@ def test_a_copied_file_cannot_be_asked_again(rows, ledger, tmp_path):
     shutil.copy(tmp_path / "e.dpflow", tmp_path / "copy.dpflow")
     first, second = load(tmp_path / "e.dpflow"), load(tmp_path / "copy.dpflow")
     assert len(first.predict(rows[:3], ledger=ledger)) == 3
-    with pytest.raises(BudgetError, match="room for 1 more"):
+    with pytest.raises(BudgetError, match="allows 1 more"):
         second.predict(rows[:2], ledger=ledger)
     assert second.answer(CENTRE, ledger=ledger) in (True, False)
     for detector in (first, second, load(tmp_path / "e.dpflow")):
@@ -70,7 +70,7 @@ def test_without_its_ledger_it_answers_nothing(rows, ledger, tmp_path):
     saved(rows, ledger, tmp_path / "e.dpflow")
     detector = load(tmp_path / "e.dpflow")
     for ask in (detector.remaining_queries, detector.spent, lambda: detector.answer(CENTRE)):
-        with pytest.raises(InputError, match="answers nothing without it"):
+        with pytest.raises(InputError, match="does not answer without it"):
             ask()
     other = Ledger(tmp_path / "other.ledger", cap=Budget(50.0, 1e-6))
     with pytest.raises(InputError, match="got another"):
@@ -82,7 +82,7 @@ def test_without_its_ledger_it_answers_nothing(rows, ledger, tmp_path):
 
 def test_an_ensemble_without_a_ledger_takes_none_later(rows, ledger):
     detector = ensemble().fit(rows)
-    with pytest.raises(InputError, match="made without any"):
+    with pytest.raises(InputError, match="fitted without one"):
         detector.answer(CENTRE, ledger=ledger)
 
 

@@ -104,7 +104,7 @@ def test_a_charge_that_cannot_be_written_is_not_granted():
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, pickle.dumps])
 def test_a_meter_cannot_be_copied(duplicate):
-    with pytest.raises(InputError, match="second time"):
+    with pytest.raises(InputError, match="its own budget"):
         duplicate(meter())
 
 

@@ -84,7 +84,7 @@ def test_saving_it_again_by_a_link_is_the_same_file(fitted_rows, tmp_path):
     detector.save(tmp_path / "e.dpflow")
     (tmp_path / "link").symlink_to(tmp_path / "e.dpflow")
     detector.save(tmp_path / "link")
-    with pytest.raises(InputError, match="a second file would be answered again"):
+    with pytest.raises(InputError, match="a second file would have its own budget"):
         detector.save(tmp_path / "other.dpflow")
 
 

@@ -105,7 +105,7 @@ def test_a_bought_threshold_is_paid_inside_the_budget():
     assert TEST_SEED_STAMP in promise.stamps
     alone = epsilon_of(promise.events[-1:], delta=1e-5, accountant="pld")
     assert found.threshold_rule_.epsilon == alone
-    assert f"bought with epsilon {alone:.3g} by itself" in found.privacy_statement()
+    assert f"released with epsilon {alone:.3g} by itself" in found.privacy_statement()
 
 
 ESTIMATORS = {
@@ -147,7 +147,7 @@ def test_by_default_the_share_follows_what_is_asked(rate, share):
 def test_a_threshold_that_leaves_no_room_is_refused_before_the_fit(monkeypatch):
     monkeypatch.setattr("dpflows.anomaly.threshold.together", lambda *_: 2.0)
     monkeypatch.setattr(DPGaussian, "fit_with", lambda *_, **__: pytest.fail("rows were read"))
-    with pytest.raises(BudgetError, match="lower threshold_share or choose"):
+    with pytest.raises(BudgetError, match="decrease threshold_share or choose"):
         detector().fit(ROWS)
 
 
@@ -396,7 +396,7 @@ def test_a_file_that_claims_too_little_for_its_threshold_is_refused(fitted, tmp_
         tmp_path / "new.dpflow", header=header | {"detector": "DPAnomalyDetector"}, arrays=arrays
     )
     for name in ("old", "new"):
-        with pytest.raises(InputError, match="claims less for its threshold"):
+        with pytest.raises(InputError, match="claims a smaller epsilon for its threshold"):
             load(tmp_path / f"{name}.dpflow")
 
 

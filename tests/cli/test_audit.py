@@ -17,7 +17,7 @@ def test_a_correct_step(dpflows):
     assert [line.split(":")[0] for line in shown[:4]] == [
         "Attack",
         "Lower bound",
-        "Could reach",
+        "Upper limit",
         "Claim",
     ]
     assert "(confidence 0.999999)" in shown[1]

@@ -50,9 +50,9 @@ def test_show_says_what_is_spent_and_what_remains(dpflows, place):
     code, out, _ = dpflows("budget", "show", place)
     assert code == 0
     assert f"Ledger: {place}\n" in out
-    assert "Cap: epsilon 1.0 at delta 1e-06, neighbours zero-out, priced by zcdp (" in out
+    assert "Cap: epsilon 1.0 at delta 1e-06, neighbours zero-out, accountant zcdp (" in out
     found = re.search(r"Spent: epsilon (.*); charges: 2, of them released: 1\n", out)
-    left = re.search(r"largest single fit still affordable: epsilon (.*) at delta 1e-06\n", out)
+    left = re.search(r"Remaining for one further fit: epsilon (.*) at delta 1e-06\n", out)
     assert found
     assert left
     ledger = Ledger(place)
@@ -91,7 +91,7 @@ def test_history_for_a_machine_holds_the_events_and_the_chain(dpflows, place, fi
 def test_verify_says_that_all_is_well(dpflows, place):
     code, out, _ = dpflows("budget", "verify", place)
     assert code == 0
-    assert "Whole: 4 entries are chained, in order and priced right\n" in out
+    assert "OK: hash chain, order and costs verified (4 entries)\n" in out
     assert json.loads(dpflows("budget", "verify", place, "--json")[1])["whole"] is True
 
 
@@ -100,7 +100,7 @@ def test_verify_finds_the_charge_of_a_model(dpflows, place):
     code, out, _ = dpflows("budget", "verify", place, "--model", model)
     assert code == 0
     assert "Model: charged as entry 2, run night-7\n" in out
-    assert "The file is the one that the ledger marked as released\n" in out
+    assert "The file is the one that the ledger records as released\n" in out
     shown = json.loads(dpflows("budget", "verify", place, "--model", model, "--json")[1])
     assert shown["model"]["run"] == "night-7"
     assert shown["model"]["released"] is True
@@ -120,7 +120,7 @@ def test_a_restored_old_ledger_is_found_by_a_newer_model(refused, place, fitted,
     model(folder / "new.dpflow", receipt)
     os.replace(folder / "old", place)
     line = refused("budget", "verify", place, "--model", folder / "new.dpflow")
-    assert "an old copy of the ledger was restored" in line
+    assert "the ledger was replaced by an older copy" in line
 
 
 def test_a_model_with_a_borrowed_receipt_is_found(refused, place, fitted, model):
@@ -128,7 +128,7 @@ def test_a_model_with_a_borrowed_receipt_is_found(refused, place, fitted, model)
     Ledger(place).release(receipt, artefact="ab" * 32)
     model(place.parent / "forged.dpflow", receipt)
     line = refused("budget", "verify", place, "--model", place.parent / "forged.dpflow")
-    assert "the ledger marked another file as that run's release" in line
+    assert "the ledger records another file as the release of that run" in line
 
 
 def test_a_model_without_a_receipt_is_not_covered(refused, place, model):
@@ -157,4 +157,4 @@ def test_wrong_words_are_refused(refused, place):
     assert "show" in refused("budget", "display", place)
     assert "verify" in refused("budget", "show", place, "--model", place.parent / "m.dpflow")
     assert "LEDGER" in refused("budget", "show")
-    assert "no ledger" in refused("budget", "show", place.parent / "m.dpflow")
+    assert "not a ledger" in refused("budget", "show", place.parent / "m.dpflow")

@@ -121,7 +121,7 @@ def test_a_peer_that_is_missing_or_slow_is_a_line(command, monkeypatch):
     code, out, _ = command("mixed", "--methods", "mst,aim", "--seconds", 0, "--json")
     assert code == 0
     slow, missing = json.loads(out)["lines"][2:]
-    assert slow["remark"].startswith("too slow, stopped after")
+    assert slow["remark"].startswith("stopped after the time limit")
     assert missing["remark"].startswith("not installed: aim needs no_such_library")
     assert slow["epsilon"] is missing["epsilon"] is None
     _, out, _ = command("mixed", "--methods", "aim")
@@ -175,7 +175,7 @@ def test_mistakes_are_one_line(files, refused):
 def test_columns_without_domain_are_refused(files, refused, tmp_path):
     (tmp_path / "s.toml").write_text(NUMERIC.replace("min = -4\nmax = 4\n", ""))
     words = ("--schema", tmp_path / "s.toml", "--epsilon", 1)
-    assert "discovers nothing" in refused("compare", files / "numeric.csv", *words)
+    assert "does not discover bounds" in refused("compare", files / "numeric.csv", *words)
 
 
 @pytest.mark.usefixtures("without_trees")

@@ -55,7 +55,7 @@ def test_a_density_judges_by_its_own_samples_and_says_so(dpflows, job, tmp_path,
     flagged = int(found["anomaly"].sum())
     assert out.splitlines() == [
         NOTE,
-        "The model has no threshold of its own: --contamination 0.1 is assumed.",
+        "The model has no threshold; using --contamination 0.1.",
         f"Anomalies: {flagged} of 300 rows, by threshold: the 0.1 quantile of the "
         "log-densities of 20,000 generated rows (free)",
         f"Answers: {target}",
@@ -76,7 +76,7 @@ def test_answers_keep_the_order_of_the_rows(dpflows, job, tmp_path, monkeypatch)
 def test_a_detector_has_its_own_threshold(dpflows, job, detector, few, tmp_path):
     target = tmp_path / "a.csv"
     out = dpflows("detect", detector, few, "--output", target)[1]
-    assert "about the 0.3 quantile of the training rows' log-densities, bought" in out
+    assert "about the 0.3 quantile of the training rows' log-densities, released" in out
     assert "assumed" not in out
     expected = load(detector).predict(pd.read_csv(few)) == -1
     np.testing.assert_array_equal(pd.read_csv(target)["anomaly"], expected)
@@ -145,7 +145,7 @@ def test_nothing_but_answers_leaves_an_ensemble(refused, ensemble, few, tmp_path
         ("sample", ensemble, "--rows", 5, "--output", tmp_path / "s.csv"),
         ("score", ensemble, few, "--output", tmp_path / "s.csv"),
     ):
-        assert "only answers of dpflows detect may leave" in refused(*words)
+        assert "only its answers may be released" in refused(*words)
 
 
 def test_the_certificate_of_an_ensemble_is_internal(dpflows, ensemble):
@@ -160,7 +160,7 @@ def test_a_detector_is_sampled_scored_and_certified(dpflows, detector, few, tmp_
     np.testing.assert_allclose(pd.read_csv(tmp_path / "g.csv")["log_density"], expected, 1e-4)
     words = dpflows("certificate", detector)[1]
     assert "Anomalies by threshold: about the 0.3 quantile" in words
-    paid = next(line for line in words.splitlines() if line.startswith("What was paid for"))
+    paid = next(line for line in words.splitlines() if line.startswith("Private releases"))
     assert paid.endswith("threshold.")
     document = json.loads(dpflows("certificate", detector, "--json")[1])
     assert document["threshold"]["rule"] == "bought"
@@ -184,7 +184,7 @@ def test_mistakes_are_one_line(refused, job, few, tmp_path, more, message):
 
 def test_detections_go_to_a_file_alone(refused, job, few, tmp_path):
     assert "detections are private" in refused("detect", job.model, few)
-    assert "must not be the file" in refused("detect", job.model, few, "--output", few)
+    assert "must not be the input file" in refused("detect", job.model, few, "--output", few)
     for bad in (tmp_path / "a.txt", tmp_path / "missing" / "a.csv", tmp_path):
         refused("detect", job.model, few, "--output", bad)
     assert os.listdir(tmp_path) == [few.name]

@@ -35,7 +35,7 @@ def test_it_says_what_it_made_and_what_comes_next(dpflows, job, tmp_path):
     assert lines[0] == INTERNAL_STAMP
     assert lines[1].startswith("Guarantee of all answers together: (8, 1e-06)-differential")
     assert lines[2] == (
-        "The budget buys 4 charges, each for one answer. Answers that are certain: 4"
+        "The budget allows 4 charges, each for one answer. Answers within the budget: at least 4"
     )
     assert lines[3:] == [
         f"Ensemble: {path}",
@@ -67,7 +67,7 @@ def test_detect_answers_and_charges_the_file(dpflows, made, tmp_path):
 
 def test_detect_refuses_more_than_is_left_and_leaves_no_file(refused, job, made, tmp_path):
     line = refused("detect", made, job.rows, "--output", tmp_path / "b.csv", code=3)
-    assert "but 300 were asked for" in line
+    assert "but 300 were requested" in line
     assert not (tmp_path / "b.csv").exists()
 
 
@@ -84,7 +84,7 @@ def test_the_certificate_shows_the_stamp(dpflows, made):
 def test_no_other_verb_opens_it(refused, job, made, tmp_path, name):
     more = [job.rows] if name == "score" else ["--rows", 5]
     line = refused(name, made, *more, "--output", tmp_path / "x.csv")
-    assert "only answers" in line
+    assert "only its answers" in line
 
 
 def test_a_watched_fit_shows_its_parts(dpflows, job, tmp_path, monkeypatch):
@@ -118,7 +118,7 @@ def test_mistakes_are_one_line_and_leave_nothing(refused, job, tmp_path, more, m
 
 def test_a_question_dearer_than_the_budget_is_refused(refused, job, tmp_path):
     line = refused(*words_for(job, tmp_path / "e.dpflow", "--epsilon", 0.5), code=3)
-    assert "lower it, or raise total_budget" in line
+    assert "decrease it, or increase total_budget" in line
     assert not (tmp_path / "e.dpflow").exists()
 
 

@@ -109,7 +109,7 @@ def test_a_model_that_is_not_private_voids_the_guarantee(evaluate, tmp_path):
     assert "differential privacy, neighbours" not in out
     code, _, err = evaluate(*PRIVATE, "--ledger", tmp_path / "l", *CAPS, model="open.dpflow")
     assert code == 2
-    assert "price" in err
+    assert "not private" in err
     assert not (tmp_path / "l").exists()
 
 
@@ -150,7 +150,7 @@ def test_figures_and_report_are_written_for_one_charge(evaluate, tmp_path):
 def test_a_report_of_a_model_that_is_not_private_says_so(evaluate, tmp_path):
     evaluate(*PRIVATE, "--report", tmp_path / "e.html", model="open.dpflow")
     page = (tmp_path / "e.html").read_text()
-    assert page.index("NOT PRIVATE") < page.index("What is promised of the model")
+    assert page.index("NOT PRIVATE") < page.index("Privacy guarantee of the model")
     assert 'class="banner alarm"' in page
 
 

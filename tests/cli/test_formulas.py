@@ -54,7 +54,7 @@ def test_labels_and_names_are_marked_and_numbers_are_not(dpflows, model, tmp_pat
 
 def test_without_it_the_labels_are_as_declared_and_a_note_says_so(dpflows, model, tmp_path):
     _, out, _ = dpflows("sample", model, "--rows", 200, "--output", tmp_path / "s.csv")
-    assert "Note: text of column '=note' begins like a formula" in out
+    assert "Warning: text in column '=note' begins like a formula" in out
     assert "--escape-formulas" in out
     assert {row[0] for row in _cells(tmp_path / "s.csv")[1:]} == set(LABELS)
     _, out, _ = dpflows("sample", model, "--rows", 9, "--output", tmp_path / "s.parquet")

@@ -55,7 +55,7 @@ def test_a_fit_is_charged_published_and_told(dpflows, job, tmp_path, cheap):
     lines = out.splitlines()
     assert f"Charged: entry 2, run {receipt.run}" in lines
     spent = f"epsilon {ledger.spent():.4g} of 2 spent at delta 1e-05 (zero-out)"
-    left = "largest single fit still affordable: epsilon"
+    left = "remaining for one further fit: epsilon"
     [line] = [line for line in lines if line.startswith("Ledger: ")]
     assert line.startswith(f"Ledger: {tmp_path / 'c.ledger'}, {spent}, {left} ")
     assert float(line.split()[-1]) == pytest.approx(ledger.remaining(), abs=1e-4)
@@ -100,9 +100,9 @@ def test_mistakes_make_no_ledger(refused, job, tmp_path, more, message):
 
 
 def test_caps_without_a_ledger_and_other_caps_are_refused(refused, job, tmp_path):
-    assert "belong to --ledger" in refused(*fit_words(job, tmp_path, *CAP, ledger=False))
+    assert "need --ledger" in refused(*fit_words(job, tmp_path, *CAP, ledger=False))
     Ledger(tmp_path / "c.ledger", cap=Budget(9.0, 1e-5))
-    assert "fixed when it was made" in refused(*fit_words(job, tmp_path, *CAP))
+    assert "fixed when it was created" in refused(*fit_words(job, tmp_path, *CAP))
 
 
 @pytest.mark.parametrize("name", ["m.dpflow", "t.csv", "run.part"])
@@ -111,7 +111,7 @@ def test_a_ledger_is_a_file_of_its_own(refused, job, tmp_path, name):
     shutil.copy(job.rows, rows)
     words = ("fit", rows, "--schema", job.schema, "--epsilon", 1, "--ledger", tmp_path / name)
     more = ("--output", tmp_path / "m.dpflow", "--checkpoint", tmp_path / "run.part", *CAP)
-    assert "file of its own" in refused(*words, *more)
+    assert "one of the other files" in refused(*words, *more)
 
 
 def test_an_interrupted_run_goes_on_and_is_charged_once(dpflows, job, tmp_path, monkeypatch, cheap):
@@ -163,9 +163,9 @@ def test_a_kept_copy_of_a_checkpoint_is_refused_after_the_release(
     key = shutil.copytree(os.environ["XDG_STATE_HOME"], tmp_path / "state")
     assert dpflows(*fit_words(job, tmp_path, "--checkpoint", kept))[0] == 0
     words = fit_words(job, tmp_path, "--checkpoint", copy)
-    assert "the key that tells which table" in refused(*words)
+    assert "its table cannot be checked" in refused(*words)
     monkeypatch.setenv("XDG_STATE_HOME", str(key))
-    assert "was released already" in refused(*words)
+    assert "was already released" in refused(*words)
     assert (charges(tmp_path), copy.exists()) == (1, True)
 
 
@@ -207,7 +207,7 @@ def test_an_ensemble_is_charged_when_it_answers(dpflows, refused, job, tmp_path)
     rows, answers = tmp_path / "few.csv", ("--output", tmp_path / "a.csv")
     rows.write_text("age,dose\n50,4.5\n30,1\n")
     detect = ("detect", tmp_path / "e.dpflow", rows, *answers)
-    assert "answers nothing without it" in refused(*detect)
+    assert "does not answer without it" in refused(*detect)
     ledger = ("--ledger", tmp_path / "c.ledger")
     assert "there is no ledger" in refused(*detect, "--ledger", tmp_path / "x.ledger")
     code, out, _ = dpflows(*detect, *ledger)
@@ -223,5 +223,5 @@ def test_an_ensemble_is_charged_when_it_answers(dpflows, refused, job, tmp_path)
 
 def test_only_an_ensemble_takes_a_ledger_to_detect(refused, job, tmp_path):
     words = ("detect", job.model, job.rows, "--output", tmp_path / "a.csv")
-    assert "leave --ledger out" in refused(*words, "--ledger", tmp_path / "c.ledger")
+    assert "remove --ledger" in refused(*words, "--ledger", tmp_path / "c.ledger")
     assert os.listdir(tmp_path) == []

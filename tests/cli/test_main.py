@@ -72,7 +72,7 @@ def test_debug_shows_the_trace_before_or_after_the_verb(capsys, words):
 def test_a_bug_is_named_but_never_quoted(capsys):
     assert _run(_raise(KeyError(SENTINEL)), "verb") == 1
     printed = capsys.readouterr().err
-    assert printed.startswith("error: this is a bug in dpflows (KeyError in ")
+    assert printed.startswith("error: unexpected error, a bug in dpflows (KeyError in ")
     assert printed.count("\n") == 1
     assert SENTINEL not in printed
 
@@ -95,7 +95,7 @@ def test_debug_shows_every_trace_and_no_text_of_others(capsys, verb):
     said = capsys.readouterr().err
     assert "test_main.py" in said
     assert SENTINEL not in said
-    assert "text left out" in said
+    assert "message withheld" in said
 
 
 def test_the_sentinel_search_has_power(capsys):
@@ -140,7 +140,7 @@ def test_control_characters_do_not_reach_the_terminal(capsys):
 
 def test_an_interrupt_is_one_line_and_code_130(capsys):
     assert _run(_raise(KeyboardInterrupt()), "verb") == 130
-    assert capsys.readouterr().err == "error: interrupted; no file was left half-written\n"
+    assert capsys.readouterr().err == "error: interrupted; no incomplete file was left\n"
 
 
 def test_exit_codes_of_verbs_are_kept():
@@ -187,7 +187,7 @@ def test_ctrl_c_leaves_the_old_file_and_no_half_written_one(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors == b"error: interrupted; no file was left half-written\n"
+    assert errors == b"error: interrupted; no incomplete file was left\n"
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["model.dpflow"]
 

@@ -123,7 +123,7 @@ def test_fit_tells_guarantee_file_and_next_command(job):
     assert lines[1:] == [
         "Delta by the public rule: the smaller of 1e-6 and 1 / (10 rows).",
         f"Model: {job.model}",
-        "Readable by you only; chmod to share it.",
+        "The file is readable by you only; run chmod to share it.",
         f"Next: dpflows sample {job.model} --rows 300 --output synthetic.csv",
     ]
     assert sorted(os.listdir(job.folder)) == ["m.dpflow", "s.toml", "t.csv"]
@@ -231,7 +231,7 @@ def test_sample_writes_what_the_ending_says(dpflows, job, tmp_path, ending):
     words = ("sample", job.model, "--rows", 250, "--output", target, "--chunk", 100)
     code, out, err = dpflows(*words)
     assert (code, err) == (0, "")
-    private = "Readable by you only; chmod to share it."
+    private = "The file is readable by you only; run chmod to share it."
     assert out == f"Rows: 250 synthetic rows in {target}\n{private}\n"
     frame = pd.read_parquet(target) if ending == "parquet" else pd.read_csv(target)
     assert list(frame.columns) == ["age", "dose"]

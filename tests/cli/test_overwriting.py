@@ -46,12 +46,12 @@ def test_a_verb_refuses_to_overwrite_before_it_reads_a_row(
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_bytes(b"paid for")
     said = refused(*command.format(out=name).split())
-    assert "would be lost" in said
+    assert "already exists" in said
     assert "--force" in said
     assert (tmp_path / name).read_bytes() == b"paid for"
     assert os.listdir(tmp_path) == [name]
     forced = refused(*command.format(out=name).split(), "--force") if "none" in command else ""
-    assert "would be lost" not in forced  # it is the missing rows that are refused now
+    assert "already exists" not in forced  # it is the missing rows that are refused now
 
 
 def test_every_verb_that_writes_can_be_forced():
@@ -78,13 +78,13 @@ def test_force_replaces(dpflows, job, tmp_path):
 def test_a_link_that_leads_nowhere_is_not_replaced(refused, job, tmp_path):
     target = tmp_path / "s.csv"
     target.symlink_to("elsewhere.csv")
-    assert "would be lost" in refused("sample", job.model, "--rows", 5, "--output", target)
+    assert "already exists" in refused("sample", job.model, "--rows", 5, "--output", target)
     assert target.is_symlink()
 
 
 def test_a_file_that_appears_while_another_is_written_stays(tmp_path):
     target = tmp_path / "m.dpflow"
-    with pytest.raises(InputError, match="would be lost"):
+    with pytest.raises(InputError, match="already exists"):
         _overtaken(target)
     assert target.read_bytes() == b"first"
     assert os.listdir(tmp_path) == ["m.dpflow"]
@@ -129,7 +129,7 @@ def test_a_disk_without_links_refuses_as_well(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", no_links)
     with _writing(tmp_path / "m") as file:
         file.write(b"first")
-    with pytest.raises(InputError, match="would be lost"), _writing(tmp_path / "m") as file:
+    with pytest.raises(InputError, match="already exists"), _writing(tmp_path / "m") as file:
         file.write(b"second")
     assert (tmp_path / "m").read_bytes() == b"first"
     assert os.listdir(tmp_path) == ["m"]
@@ -169,7 +169,7 @@ def test_a_charged_model_finds_another_name_and_is_charged_once(tmp_path):
     ledger = Ledger(tmp_path / "c.ledger", cap=Budget(3.0, 1e-4))
     (tmp_path / "old.dpflow").write_bytes(b"paid for")
     fitted = _gaussian().fit(ROWS, ledger=ledger)
-    with pytest.raises(InputError, match="would be lost"):
+    with pytest.raises(InputError, match="already exists"):
         fitted.save(tmp_path / "old.dpflow")
     fitted.save(tmp_path / "new.dpflow")
     assert [entry.state for entry in ledger.history()][1:] == ["RESERVED", "RELEASED"]

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-SAID = b"error: interrupted; no file was left half-written\n"
+SAID = b"error: interrupted; no incomplete file was left\n"
 #: As ``python -m dpflows``; a suite in the background passes ignored interrupts on to children.
 START = """
 import runpy, signal, sys

@@ -48,7 +48,7 @@ def test_outputs_that_cannot_be_written_are_refused_at_once(refused, job, tmp_pa
 def test_no_verb_overwrites_what_it_reads(refused, job, tmp_path):
     rows = tmp_path / "t.csv"
     shutil.copy(job.rows, rows)
-    assert "must not be the file" in refused("score", job.model, rows, "--output", rows)
+    assert "must not be the input file" in refused("score", job.model, rows, "--output", rows)
     assert rows.read_bytes() == job.rows.read_bytes()
     model = tmp_path / "m.dpflow"
     said = refused(*fit_words(job, tmp_path, "--checkpoint", model))
@@ -140,7 +140,7 @@ def test_a_verb_that_fails_between_two_pieces_leaves_nothing(
     words = ("sample", job.model, "--rows", 20, "--chunk", 10, "--output", tmp_path / name)
     code, out, err = dpflows(*words)
     assert (code, out) == (130, "")
-    assert err == "error: interrupted; no file was left half-written\n"
+    assert err == "error: interrupted; no incomplete file was left\n"
     assert drawn == [10]
     assert os.listdir(tmp_path) == []
 

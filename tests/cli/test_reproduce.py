@@ -21,8 +21,14 @@ def test_mistakes_are_one_line(capsys, tmp_path):
         ("moons",): "NAME must be one of",
         ("half-moons", "--data", str(tmp_path / "absent")): "data must be a folder",
         ("half-moons", "--data", str(tmp_path), "--output", str(tmp_path / "o")): "half-moons",
-        (): "name an experiment",
-        ("gowalla", "--jobs", "1", "--output", str(tmp_path / "o")): "or let --download fetch them",
+        (): "an experiment must be named",
+        (
+            "gowalla",
+            "--jobs",
+            "1",
+            "--output",
+            str(tmp_path / "o"),
+        ): "or --download to download them",
     }.items():
         assert run(app, ["reproduce", *words]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
@@ -35,11 +41,11 @@ def test_generated_sets_need_no_folder_and_keep_their_rows(capsys, tmp_path, mon
     monkeypatch.setattr(Likelihoods, "jobs", lambda self, *_: [Job(self.name, "dp-mog", 1, (1.5,))])
     words = ["reproduce", "half-moons", "--jobs", "1", "--output", str(tmp_path)]
     assert run(app, words) == 0
-    assert "drew " in capsys.readouterr().out
+    assert "generated " in capsys.readouterr().out
     rows = (tmp_path / "data/toy/moons.csv").read_bytes()
     assert "`dpflows reproduce half-moons --jobs 1`" in (tmp_path / "half-moons.md").read_text()
     assert run(app, words) == 0
-    assert "drew " not in capsys.readouterr().out
+    assert "generated " not in capsys.readouterr().out
     assert (tmp_path / "data/toy/moons.csv").read_bytes() == rows
     given = [*words[:-1], str(tmp_path / "again"), "--data", str(tmp_path / "data")]
     assert run(app, given) == 0

@@ -49,14 +49,14 @@ def test_from_a_key_to_a_verified_model(dpflows, tmp_path, model):
 
 def test_the_certificate_says_who_signed_or_that_nobody_did(dpflows, refused, tmp_path, model, key):
     public = tmp_path / "curator.pub.pem"
-    assert dpflows("certificate", model)[1].splitlines()[-1].startswith("Unsigned: ")
+    assert dpflows("certificate", model)[1].splitlines()[-1].startswith("Not signed: ")
     assert json.loads(dpflows("certificate", model, "--json")[1])["signature"] is None
     assert "is not signed" in refused("certificate", model, "--key", public)
     dpflows("sign", model, "--key", key)
     words = dpflows("certificate", model)[1]
     assert "Signed by curator, key fingerprint SHA256:" in words
-    assert "It is the key that was given." not in words
-    assert "It is the key that was given." in dpflows("certificate", model, "--key", public)[1]
+    assert "This is the key given with --key." not in words
+    assert "This is the key given with --key." in dpflows("certificate", model, "--key", public)[1]
     document = json.loads(dpflows("certificate", model, "--key", public, "--json")[1])
     assert document["signature"]["is_given_key"] is True
 
@@ -91,13 +91,13 @@ def test_mistakes(refused, tmp_path, model, key):
     assert "never replaced" in refused("sign", "--new-key", tmp_path / "curator")
     assert "sign needs a model and a key" in refused("sign", model)
     assert "sign needs a model and a key" in refused("sign", "--key", key)
-    assert "give it alone" in refused("sign", model, "--new-key", tmp_path / "x")
+    assert "must be given without a model" in refused("sign", model, "--new-key", tmp_path / "x")
     public = tmp_path / "curator.pub.pem"
     for place in (tmp_path, tmp_path / "missing.dpflow"):
         assert "cannot read" in refused("sign", place, "--key", key)
     assert "must be a private key" in refused("sign", model, "--key", public)
     assert "must be a public key" in refused("verify", model, "--key", key)
-    assert "is none" in refused("verify", model, "--key", tmp_path)
+    assert "must be a file in PEM form" in refused("verify", model, "--key", tmp_path)
     assert "not signed" in refused("verify", model, "--key", public)
 
 
@@ -112,7 +112,7 @@ def charged(tmp_path):
 
 def test_a_ledger_knows_its_release_after_signing(dpflows, tmp_path, charged, key):
     words = ("budget", "verify", tmp_path / "c.ledger", "--model", charged)
-    known = "The file is the one that the ledger marked as released"
+    known = "The file is the one that the ledger records as released"
     assert known in dpflows(*words)[1]
     assert dpflows("sign", charged, "--key", key)[0] == 0
     assert known in dpflows(*words)[1]
@@ -126,7 +126,7 @@ def test_a_ledger_tells_a_certificate_with_other_releases(refused, tmp_path, cha
             event["noise"] *= 10
     charged.write_bytes(sealed(content))
     said = refused("budget", "verify", tmp_path / "c.ledger", "--model", charged)
-    assert "other releases than the ledger charged" in said
+    assert "differ from those that the ledger charged" in said
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ FIT = COMMAND.split()
 def test_a_proposal_is_said_to_be_read_off_the_rows(folder, capsys):
     assert run(app, ["schema", "t.csv", "--output", "p.toml"]) == 0
     said = capsys.readouterr().out
-    assert "were read off the rows" in " ".join(said.split())
+    assert "were inferred from the rows" in " ".join(said.split())
     assert '[text] delimiter = ";"' in said
     assert '[text] decimal = ","' in said
     written = (folder / "p.toml").read_text()

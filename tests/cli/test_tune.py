@@ -55,7 +55,7 @@ def test_machines_get_one_document_and_the_ledger_one_charge(dpflows, words, tmp
         ("candidate = 3", "candidates must be a .toml or .json file"),
         ("[grid]\nepsilon = [1, 2]", "must not set epsilon"),
         ("[[candidate]]\nradius = [1]", "must set radius to a number"),
-        ("[[candidate]]\ncolour = 1", "'colour' is none"),
+        ("[[candidate]]\ncolour = 1", "'colour' is not one of them"),
         ("not toml", "candidates must be a .toml or .json file"),
     ],
 )

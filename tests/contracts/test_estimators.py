@@ -253,7 +253,7 @@ def test_hostile_rows_do_not_break_it(name, table):
         ({"accountant": "guess"}, "accountant must be"),
         ({"discover": 2.0}, "discover must be a share"),
         ({"schema": "missing.toml", "bounds": None}, "missing.toml"),
-        ({"schema": "missing.toml"}, "declare the bounds once"),
+        ({"schema": "missing.toml"}, "bounds must be declared only once"),
     ],
 )
 def test_mistakes_are_one_line(name, changes, message):

@@ -24,7 +24,7 @@ def judge(trials):
         assert trial["ledger"] == ["RESERVED", "RELEASED"]
         refused, model = sorted(trial["results"], key=lambda result: "model" in result)
         assert "is being continued by another process (pid " in refused["refused"]
-        assert "wait for it or give another path" in refused["refused"]
+        assert "wait for it or use another path" in refused["refused"]
         assert len(model["model"]) == 64
         assert sorted(trial["left"]) == ["run.ledger", "run.part"]
 

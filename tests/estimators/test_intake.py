@@ -124,7 +124,7 @@ def test_a_dithered_row_does_not_depend_on_its_neighbours():
 @pytest.mark.parametrize(
     ("schema", "bounds", "discover", "message"),
     [
-        (Schema.from_bounds([0], [1]), (0, 1), None, "declare the bounds once"),
+        (Schema.from_bounds([0], [1]), (0, 1), None, "bounds must be declared only once"),
         (None, None, 0.0, "discover must be a share"),
         (None, None, 1.0, "discover must be a share"),
     ],

@@ -72,7 +72,7 @@ def test_a_copy_of_a_run_gives_no_second_model(ledger, tmp_path):
     kept = interrupted(ledger, tmp_path / "run")
     shutil.copy(kept, tmp_path / "copy")
     model, other = flow().fit(ROWS, ledger=ledger, checkpoint=kept), flow()
-    with pytest.raises(InputError, match="was released already"):
+    with pytest.raises(InputError, match="was already released"):
         other.fit(ROWS, ledger=ledger, checkpoint=tmp_path / "copy")
     assert not hasattr(other, "density_")
     assert [entry.state for entry in ledger.history()[1:]] == ["RESERVED", "RELEASED"]

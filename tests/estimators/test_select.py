@@ -177,7 +177,7 @@ def test_a_file_with_another_fit_than_the_candidates_is_refused(tmp_path):
 def test_too_many_ways_to_train_are_refused():
     flow = DPFlow(1.0, 1e-5, architecture=SMALL, prior=None, normalisation="bounds", **BOX)
     flow.set_params(steps=2)
-    with pytest.raises(InputError, match="fewer different ways"):
+    with pytest.raises(InputError, match="fewer different training settings"):
         DPSelect(flow, {"batch_size": list(range(10, 70))}).plan(3000, 2)
 
 
@@ -270,7 +270,7 @@ def test_it_has_the_manners_of_scikit_learn():
         ({"candidates": []}, "candidates must be"),
         ({"candidates": 3}, "candidates must be"),
         ({"candidates": {"epsilon": [1, 2]}}, "must not set epsilon"),
-        ({"candidates": {"colour": [1]}}, "'colour' is none"),
+        ({"candidates": {"colour": [1]}}, "'colour' is not one of them"),
         ({"estimator": 3}, "estimator must be"),
         ({"law": "uniform"}, "law must be one of"),
         ({"mean_runs": 1.0}, "mean_runs must be"),

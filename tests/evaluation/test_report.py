@@ -101,7 +101,7 @@ def test_a_page_loads_nothing_and_runs_nothing(page):
 def test_an_internal_page_says_so_and_shows_both_sides(page):
     found = Reader(page)
     assert INTERNAL_STAMP in found.text
-    assert page.index("INTERNAL") < page.index("What is promised of the model")
+    assert page.index("INTERNAL") < page.index("Privacy guarantee of the model")
     assert {"real rows", "generated rows"} <= set(found.text)
     for drawn in ("real", "generated", "pair"):
         assert f'<rect class="{drawn}"' in page
@@ -137,7 +137,7 @@ def test_a_public_page_is_no_function_of_the_rows():
     assert "INTERNAL" not in page
     assert "real rows" not in page
     assert 'class="real"' not in page
-    assert "What is promised to the 300 rows of this evaluation" in page
+    assert "Privacy guarantee for the 300 rows of this evaluation" in page
     assert "Noise alone would show" in page
 
 

@@ -58,7 +58,7 @@ def test_a_sound_content_is_sealed_as_the_product_does(tmp_path):
         assert type(dpflows.load(tmp_path / "m.dpflow")).__name__ == path.stem
         content.header["guarantee" if "guarantee" in content.header else "density"] = SENTINEL
         (tmp_path / "m.dpflow").write_bytes(sealed(content))
-        with pytest.raises(InputError, match="does not fit together"):
+        with pytest.raises(InputError, match="is inconsistent"):
             dpflows.load(tmp_path / "m.dpflow")
 
 

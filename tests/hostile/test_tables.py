@@ -121,7 +121,7 @@ def test_a_stream_that_was_cut_between_two_batches_is_refused(tmp_path):
 
 
 def test_a_stream_that_ends_before_its_file_is_refused(tmp_path):
-    """Readers of Arrow stop at the first end: rows that come after it would be lost."""
+    """Readers of Arrow stop at the first end: rows that come after it already exists."""
     content, path = _batches(30), tmp_path / "t.arrow"
     length = content.rindex(b"\xff\xff\xff\xff", 0, -8) + 4
     no_length = content[:length] + bytes(4) + content[length + 4 :]

@@ -88,7 +88,7 @@ def test_another_plan_is_refused(checkpoints, tmp_path):
     with checkpoints.alive():
         train(checkpoints, stop_after=CHUNK)
     other = Checkpoints(checkpoints.path, plan(batch_size=40))
-    with pytest.raises(InputError, match="belongs to another run"):
+    with pytest.raises(InputError, match="belongs to a run with other settings"):
         train(other)
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_cannot_be_is_refused(checkpoints, run):
     begun(checkpoints)
     header, arrays = read_model(checkpoints.path)
     write_model(checkpoints.path, header=header | {"run": run}, arrays=arrays)
-    with pytest.raises(InputError, match="does not fit its plan"):
+    with pytest.raises(InputError, match="does not match its plan"):
         Checkpoints(checkpoints.path, plan()).begin()
 
 
@@ -156,7 +156,7 @@ def test_a_run_is_locked_while_it_lives_and_free_afterwards(checkpoints):
         thread = threading.Thread(target=lambda: said.append(refusal(second)))
         thread.start()
         thread.join()
-        assert "wait for it or give another path" in said[0]
+        assert "wait for it or use another path" in said[0]
         train(checkpoints, stop_after=CHUNK)  # the file is replaced, the lock stays
         assert "another process" in refusal(second)
     assert begun(second) == run
@@ -244,7 +244,7 @@ def test_a_checkpoint_of_an_older_version_is_refused(checkpoints):
     header, arrays = read_model(checkpoints.path)
     old = {name: value for name, value in header.items() if name not in ("table", "result")}
     write_model(checkpoints.path, header=old, arrays=arrays)
-    assert "made by an older dpflows" in refusal(checkpoints)
+    assert "made by an older version of dpflows" in refusal(checkpoints)
 
 
 def table_of(rows):
@@ -266,7 +266,7 @@ def test_a_run_goes_on_with_its_own_table_alone(tmp_path):
     assert begun(kept_for(tmp_path / "run", ROWS.copy())) == run
     for other in (changed_cell(ROWS), ROWS[:-1], ROWS[::-1], ROWS[:, ::-1]):
         assert "belongs to another table" in refusal(kept_for(tmp_path / "run", other))
-    with pytest.raises(InputError, match="does not fit its plan"):
+    with pytest.raises(InputError, match="does not match its plan"):
         begun(Checkpoints(tmp_path / "run", plan()))
 
 
@@ -308,7 +308,7 @@ def test_the_tag_needs_a_key_that_is_not_in_the_file_and_goes_with_the_run(tmp_p
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     said = refusal(kept_for(tmp_path / "a", ROWS))
     assert "bring" in said
-    assert "start a new run, which is charged anew" in said
+    assert "start a new run, which is charged again" in said
     assert "\n" not in said
 
 

@@ -84,7 +84,7 @@ def test_taps_are_chosen_where_they_are_exact(taken_apart, loss):
 
 def test_a_layer_used_twice_falls_back_with_a_notice(loss):
     parameters, blueprint = take_apart(UsedTwice(eqx.nn.Linear(3, 3, key=jax.random.key(0))))
-    with pytest.warns(UserWarning, match="taps are not exact"):
+    with pytest.warns(UserWarning, match="ghost clipping is not exact"):
         chosen = choose_clipper(loss, blueprint, Clipping(), parameters, 3)
     assert chosen.clip.func.__name__ == "_clip_by_rows"
 

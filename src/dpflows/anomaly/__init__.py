@@ -1,1 +1,1 @@
-"""Anomaly detectors: a threshold on a private density, or a private vote of many."""
+"""Anomaly detectors: a threshold on a private density, or private votes of an ensemble."""

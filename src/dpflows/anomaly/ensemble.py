@@ -1,8 +1,7 @@
-"""What an ensemble offers before it reads a row: how many answers, at what cost.
+"""DP-AD: an ensemble of densities, each of a disjoint part of the rows, that votes privately.
 
-The members of an ensemble together with the meter that every answer goes through.
-
-DP-AD: many densities, each of its own part of the rows, vote in private.
+``Offer`` states, before a row is read, how many answers the budget allows and at what cost.
+``Jury`` combines the members with the meter that charges every answer.
 """
 
 import dataclasses
@@ -58,17 +57,16 @@ _FINEST = 2000
 @final
 @dataclasses.dataclass(frozen=True)
 class Offer(Spending):
-    """As many charges as a budget has room for.
+    """The charges that a budget allows.
 
     Attributes:
-        budget: What all answers together may cost.
-        accountant: Who prices them.
-        mechanism: How votes become answers.
-        terms: What is asked of the mechanism.
+        budget: The budget of all answers together.
+        accountant: The accountant's name.
+        mechanism: The name of the voting mechanism.
+        terms: The settings of the mechanism.
 
     Guarantee:
-        ``guarantee`` prices all charges that will ever be granted, whether or not they
-        are used.
+        ``guarantee`` covers all charges that will ever be granted, whether or not they are used.
 
     Example:
         >>> offer = Offer(Budget(1.0, 1e-6), "pld", "geometric", Terms(10, 0.1, "zero-out", 1))
@@ -84,22 +82,22 @@ class Offer(Spending):
     def __post_init__(self) -> None:
         if not self.budget.is_private:
             raise InputError(
-                "total_budget.epsilon must be finite: members are fitted without noise, so what "
-                "protects people is that answers end"
+                "total_budget.epsilon must be finite: members are fitted without noise, so only "
+                "the limited number of noisy answers protects people"
             )
         if self.terms.epsilon < self.budget.epsilon / _FINEST:
             raise InputError(
                 f"epsilon_per_query must be at least 1/{_FINEST} of total_budget.epsilon, got "
-                f"{self.terms.epsilon}; finer answers would be coin tosses"
+                f"{self.terms.epsilon}; answers with less epsilon would be nearly random"
             )
         if self.charges == 0:
             raise BudgetError(
                 f"epsilon_per_query {self.terms.epsilon} is more than total_budget allows for a "
-                "single charge; lower it, or raise total_budget"
+                "single charge; decrease it, or increase total_budget"
             )
 
     def voting(self) -> Mechanism:
-        """The mechanism, ready to be asked."""
+        """The voting mechanism."""
         return mechanism_for(self.mechanism, self.terms)
 
     @property
@@ -109,7 +107,7 @@ class Offer(Spending):
 
     @functools.cached_property
     def charges(self) -> int:
-        """How many charges the budget has room for."""
+        """Number of charges that the budget allows."""
         return StepFilter(self.budget, self.price, accountant=self.accountant).limit
 
     @property
@@ -119,12 +117,12 @@ class Offer(Spending):
 
     @property
     def sentence(self) -> str:
-        """What the budget buys, in plain words."""
+        """The number of charges and what each of them covers."""
         what = self.voting().charge
-        return f"The budget buys {self.charges} charges, each for {what}."
+        return f"The budget allows {self.charges} charges, each for {what}."
 
     def settings(self) -> dict[str, Any]:
-        """The settings of an ensemble that makes this offer."""
+        """The settings of an ensemble with this offer."""
         return {
             "k": self.terms.voters,
             "epsilon_per_query": self.terms.epsilon,
@@ -172,18 +170,18 @@ _HEX = re.compile("[0-9a-f]{32}")
 
 @final
 class Jury:
-    """Members that vote, a mechanism that hides the votes, and a meter that counts answers.
+    """Members that vote, a mechanism that adds noise, and a meter that counts answers.
 
     Args:
         members: One per part.
-        offer: What the budget buys.
-        taken: How many charges were made before.
-        identity: By which it knows its file; drawn if not given.
+        offer: The charges that the budget allows.
+        taken: Number of charges made before.
+        identity: A random name by which it recognises its file; drawn if not given.
         bound: The identity of the ledger without which it does not answer, if any.
 
     Guarantee:
-        ``judge`` is the only way from the members to the outside. It charges first. Where a
-        ledger is named, the ledger counts the answers of all copies together.
+        ``judge`` is the only output computed from the members. It charges first. With a ledger, the
+        ledger counts the answers of all copies together.
     """
 
     def __init__(
@@ -208,21 +206,21 @@ class Jury:
             return
         if ledger.identity != self._bound:
             raise InputError(
-                "ledger must be the one that the ensemble was made with, got "
-                + ("another" if self._bound else "one for an ensemble that was made without any")
+                "ledger must be the one that the ensemble was fitted with, got "
+                + ("another" if self._bound else "a ledger for an ensemble fitted without one")
             )
         if not self._is_connected:
             self._meter.move_to(LedgerBooks(ledger, self._identity, self.offer.price))
             self._is_connected = True
 
     def judge(self, rows: Float[np.ndarray, "rows columns"], entropy: Entropy) -> list[bool]:
-        """Whether each row is normal: all are answered, or none is looked at."""
+        """Whether each row is normal: either all rows are answered, or none is read."""
         self._require_ledger()
         with self._voting.admitted(self._meter, len(rows), entropy) as ask:
             return [ask(count) for count in count_normal(self._members, rows)]
 
     def remaining(self) -> int:
-        """How many more rows will be answered whatever the answers are."""
+        """The number of rows that will still be answered, whatever the answers are."""
         self._require_ledger()
         return self._voting.guaranteed(self._meter)
 
@@ -234,7 +232,7 @@ class Jury:
     def keep(self, detector: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the detector that owns this jury to its first and only file.
 
-        Copies of an ensemble that is charged to a ledger do no harm: all share one count.
+        Copies of an ensemble that is charged to a ledger share one count.
         """
         if self._bound is not None:
             save(detector, path, role="detector", overwrite=overwrite)
@@ -245,8 +243,8 @@ class Jury:
                 self.charge_in(path)
             elif os.path.realpath(path) != str(self._file):
                 raise InputError(
-                    f"the ensemble is charged in {str(self._file)!r}; a second file would be "
-                    "answered again, so move that file instead and load it"
+                    f"the ensemble is charged in {str(self._file)!r}; a second file would have its "
+                    "own budget, so move that file instead and load it"
                 )
 
     def charge_in(self, path: str | os.PathLike[str]) -> None:
@@ -282,16 +280,16 @@ class Jury:
     def _require_ledger(self) -> None:
         if not self._is_connected:
             raise InputError(
-                "the ensemble is charged to a ledger and answers nothing without it; give the "
-                "ledger that it was made with"
+                "the ensemble is charged to a ledger and does not answer without it; give the "
+                "ledger that it was fitted with (ledger=, --ledger)"
             )
 
     def __reduce__(self) -> NoReturn:
-        raise InputError("an ensemble cannot be copied: a copy would be asked a second time")
+        raise InputError("an ensemble cannot be copied: a copy would have its own budget")
 
 
 def _checked(name: Any, what: str) -> str:
-    """A name that a file states, which may be hostile."""
+    """A name from a file, which may be hostile."""
     if not isinstance(name, str) or _HEX.fullmatch(name) is None:
         raise InputError(f"the file's {what} must be 32 hexadecimal digits")
     return name
@@ -300,53 +298,55 @@ def _checked(name: Any, what: str) -> str:
 #: What detectors usually have and this one must not.
 _LEAKING = ("score_samples", "decision_function")
 UNCOMPARED_DELTA = (
-    "the number of rows is private here, so it was not checked that delta is below one over it; "
-    "the curator answers for that."
+    "the number of rows is private here, so delta was not compared with one over the number of "
+    "rows; the curator must choose it small enough."
 )
-_ANSWERS_ALONE = "What is released below are all these answers, never the detector or its file:"
+_ANSWERS_ALONE = (
+    "The release below is the set of all these answers, never the detector or its file:"
+)
 
 
 @final
 class DPEnsembleDetector(OutlierMixin, BaseEstimator):
-    """Tells normal rows from anomalies by a private vote; every answer costs.
+    """An ensemble that flags anomalies by private votes; every answer is charged.
 
-    Rows are split into ``k`` parts, each row by itself, and every part is described by a
-    density without noise. Asked about a row, each density votes, and only a noisy
-    majority leaves: one person reaches one part, hence turns one vote.
+    Rows are split into ``k`` parts, independently of each other, and a density without noise is
+    fitted to every part. For a queried row each density votes, and only the noisy majority is
+    released: one person is in one part, hence changes one vote.
 
     Args:
-        k: How many parts.
-        estimator: The density of every part, with a schema or bounds; its epsilon is set
-            to infinity. ``None`` is a ``DPGaussianMixture``.
-        epsilon_per_query: The price of one answer; of one stream for ``sparse-vector``.
-        total_budget: What all answers together may cost. Its ``neighbours`` decide how
+        k: Number of parts.
+        estimator: The density of every part, with a schema or bounds; its epsilon is set to
+        infinity. ``None`` is a ``DPGaussianMixture``.
+        epsilon_per_query: The epsilon of one answer; of one stream for ``sparse-vector``.
+        total_budget: The budget of all answers together. Its ``neighbours`` decide how
             rows are split: by content for ``add-remove``, by position otherwise.
         mechanism: ``geometric``, ``exponential`` (the original), or ``sparse-vector``,
-            whose streams are paid once and last until ``alarms`` anomalies were reported.
+            whose streams are charged once and end after ``alarms`` reported anomalies.
         contamination: The share of a part's own rows that its density calls anomalies.
         threshold: ``part``, the quantile at ``contamination``; a log-density in original
             units, common to all parts; ``accuracy`` or ``youden``, the best on ``public``.
         public: Labelled rows that are public, as ``(rows, labels)`` with labels +1 for
             normal and -1 for anomalies.
-        alarms: How many anomalies a stream reports before it ends.
-        accountant: Who prices the answers.
-        n_jobs: How many parts are fitted at once.
+        alarms: Number of anomalies that a stream reports before it ends.
+        accountant: The accountant's name.
+        n_jobs: Number of parts that are fitted in parallel.
         backend: ``loky``, ``threading``, ``sequential``, ``dask`` or ``ray``.
-        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
+        allow_large_delta: Allow a delta of one over the number of rows or more; it becomes a
             caveat of the guarantee. Where rows may be added their number is private, so it is
             not compared with delta, and the guarantee says so.
-        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
+        insecure_test_seed: Seed for tests; makes everything reproducible and NOT PRIVATE.
 
     Attributes:
-        guarantee_: What all answers that will ever be given cost together.
-        plan_: How many answers that are, and by which mechanism.
+        guarantee_: The guarantee of all answers that will ever be given.
+        plan_: The number of answers, and their mechanism.
 
     Guarantee:
-        Only answers may leave. All of them together cost at most ``total_budget``,
-        however questions are chosen and from however many threads; an answer is charged
-        before it exists. Whether a question is refused depends on the charges alone. The
-        object and its file hold densities without noise and must not be published.
-        A part that cannot be fitted votes anomaly: an error would tell of its rows.
+        Only answers may be released. All of them together cost at most ``total_budget``, however
+        queries are chosen and from any number of threads; an answer is charged before it is
+        computed. Whether a query is refused depends only on the charges. The object and its file
+        hold densities without noise and must not be published. A part that cannot be fitted votes
+        anomaly: an error would reveal something about its rows.
 
     Example:
         >>> from dpflows import DPGaussian
@@ -356,7 +356,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         ...     total_budget=Budget(6.0, 1e-6), contamination=0.01,
         ... ).fit(rows)
         >>> ensemble.plan().sentence
-        'The budget buys 3 charges, each for one answer.'
+        'The budget allows 3 charges, each for one answer.'
         >>> ensemble.predict(np.array([[0.0, 0.0], [5.5, -5.5]])).tolist()
         [1, -1]
         >>> ensemble.remaining_queries()
@@ -403,7 +403,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self) -> Offer:
-        """What the budget buys; reads no row."""
+        """The charges that the budget allows; reads no row."""
         terms = Terms(self.k, self.epsilon_per_query, self.total_budget.neighbours, self.alarms)
         return Offer(self.total_budget, self.accountant, self.mechanism, terms)
 
@@ -420,8 +420,9 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         Args:
             X: A table without missing values, in any form that ``read_table`` accepts.
             y: Ignored.
-            ledger: Where answers are charged, those of all copies of the file together.
-            on_member: Told after each member how many are ready.
+            ledger: The ledger to which answers are charged, those of all copies of the file
+            together.
+            on_member: Called after each member with the number that are ready.
         """
         warn_of_transformers()
         offer, entropy = self.plan(), self._entropy()
@@ -479,39 +480,39 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         return bool(self.predict(rows, ledger=ledger)[0] == 1)
 
     def remaining_queries(self) -> int:
-        """How many more rows will be answered.
+        """The number of rows that will still be answered.
 
-        With ``sparse-vector`` it is the number that is certain: if every answer is an
-        anomaly. Answers of normal do not use it up.
+        With ``sparse-vector`` this is a lower bound, as if every answer were an anomaly; normal
+        answers are free.
         """
         check_is_fitted(self, "guarantee_")
         return self._jury.remaining()
 
     def spent(self) -> float:
-        """The epsilon of all answers so far; ``guarantee_`` states the end of the road."""
+        """The epsilon of all answers so far; ``guarantee_`` states the total."""
         check_is_fitted(self, "guarantee_")
         return self._jury.spent()
 
     def privacy_statement(self) -> str:
-        """What may leave, and what all answers promise together."""
+        """What may be released, and the guarantee of all answers together."""
         check_is_fitted(self, "guarantee_")
         promise = self.guarantee_.privacy_statement()
         return f"{INTERNAL_STAMP}\n{self.plan_.sentence} {_ANSWERS_ALONE}\n{promise}"
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write one INTERNAL ``.dpflow`` file for its owner's eyes, and charge it from now on.
+        """Write one INTERNAL ``.dpflow`` file, in which all further charges are recorded.
 
-        A copy of a file could be asked all over again, so a second one is refused.
+        A second file would have its own budget, so it is refused.
 
         Args:
             path: Where the file goes.
-            overwrite: Whether a file that has the name already may be lost.
+            overwrite: Whether an existing file may be overwritten.
         """
         check_is_fitted(self, "guarantee_")
         self._jury.keep(self, path, overwrite=overwrite)
 
     def opened_from(self, path: str | os.PathLike[str]) -> None:
-        """Write every further charge to this file before the answer is given."""
+        """Record every further charge in this file before the answer is given."""
         self._jury.charge_in(path)
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -548,7 +549,8 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         if name in _LEAKING:
             raise AttributeError(
                 f"an ensemble has no {name}: its members are fitted without noise, so scores would "
-                "leak; ask predict or answer, or use DPAnomalyDetector, whose scores are free"
+                "not be private; use predict or answer, or DPAnomalyDetector, whose scores cost no "
+                "privacy"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -568,7 +570,7 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         return self
 
     def _caveats(self, rows: int) -> tuple[str, ...]:
-        """What must be said about delta; refuses a large one that was not accepted."""
+        """The caveats about delta; refuses a large one that was not allowed."""
         if self.total_budget.neighbours == "add-remove":
             return (UNCOMPARED_DELTA,)
         require_small_delta(self.total_budget, rows, allowed=self.allow_large_delta)

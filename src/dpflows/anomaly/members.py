@@ -1,16 +1,13 @@
-"""Where members are fitted: this process, others, or the workers of a cluster.
+"""The members of an ensemble: a density and a threshold for every part of the rows.
 
-Rows travel to the workers in memory. What a cluster's own software does with them there,
-such as spilling to disk, is for its administrator to answer.
-
-The members of an ensemble: a density and a threshold for every part of the rows.
+Members are fitted in this process, in others, or by the workers of a cluster. Rows are sent
+to the workers in memory. What a cluster's own software does with them, such as spilling to
+disk, is the responsibility of its administrator.
 
 Guarantee:
-    What a member is depends on the rows of its own part and on public things. Nothing
+    A member depends only on the rows of its own part and on public values. Nothing
     that happens to one part is raised, warned of or logged: a part that cannot be fitted
-    says anomaly to everything, and its vote is one among the others.
-
-Members as they lie in an ensemble's file.
+    votes anomaly on every row, and its vote is one among the others.
 """
 
 import contextlib
@@ -58,7 +55,7 @@ def _local(backend: str | None, jobs: int | None) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def _dask(backend: str | None, jobs: int | None) -> Iterator[Run]:
-    """Dask's own way to run tasks, without keys that are made from the rows."""
+    """Run tasks by Dask's own interface, without keys computed from the rows."""
     distributed = _import("distributed", "dask")
     with contextlib.ExitStack() as stack:
         try:
@@ -75,7 +72,7 @@ def _dask(backend: str | None, jobs: int | None) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def _ray(backend: str | None, jobs: int | None) -> Iterator[Run]:
-    """Ray's own tasks: its backend for joblib rewires joblib's pools for the whole process."""
+    """Run tasks by Ray's own interface, since its joblib backend changes the whole process."""
     # A library for private data reports nothing to anybody.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = _import("ray", "ray")
@@ -115,9 +112,9 @@ def check_backend(backend: str | None) -> None:
 
 
 def running(backend: str | None, jobs: int | None) -> Place:
-    """A backend, started if need be and stopped again if it was started here.
+    """A backend, started if necessary, and stopped again if it was started here.
 
-    A Dask client or a Ray session that is there already is used and left as it is.
+    An existing Dask client or Ray session is used and not stopped.
 
     Example:
         >>> with running("threading", 2) as run:
@@ -172,12 +169,12 @@ Rows = Float64[np.ndarray, "_ columns"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """How each member finds its threshold, from its own part and public rows alone.
+    """The rule for each member's threshold, from its own part and public rows only.
 
     Attributes:
         rule: ``part``, a criterion for labelled public rows, or ``given``.
         value: The threshold if it is given.
-        contamination: The share of a part's own rows that may lie below.
+        contamination: The share of a part's own rows below the threshold.
         rows: Public rows.
         normal: Which of them are normal.
 
@@ -194,7 +191,7 @@ class Cut:
 
     @classmethod
     def asked(cls, threshold: Any, contamination: float, public: Any, schema: Any) -> "Cut":
-        """Read what the user asked for; raises for public reasons only."""
+        """Read the user's setting; raises only for public reasons."""
         check_contamination(contamination)
         if isinstance(threshold, Real) and not isinstance(threshold, bool):
             return cls("given", _finite(float(threshold)), contamination)
@@ -219,11 +216,11 @@ class Cut:
 @final
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One voter.
+    """A member of the ensemble.
 
     Attributes:
-        density: What its part looks like; ``None`` if the part could not be fitted.
-        threshold: Rows of a lower log-density are anomalies to it.
+        density: The density of its part; ``None`` if the part could not be fitted.
+        threshold: Rows with a lower log-density are anomalies.
     """
 
     density: DensityEstimator | None = dataclasses.field(repr=False)
@@ -231,12 +228,12 @@ class Member:
 
     @property
     def columns(self) -> int | None:
-        """How many columns it expects; ``None`` if it votes without looking."""
+        """Number of columns it expects; ``None`` if it has no density."""
         return None if self.density is None else self.density.n_features_in_
 
     @classmethod
     def from_file(cls, description: Described) -> "Member":
-        """Read back what a worker or a file described, which may be hostile."""
+        """Restore a member from a worker or a file, which may be hostile."""
         header, arrays, threshold = description
         if header is None:
             return cls(None, 0.0)
@@ -249,7 +246,7 @@ class Member:
         return *described(self.density), self.threshold
 
     def says_normal(self, rows: Float[np.ndarray, "rows columns"]) -> Bool[np.ndarray, " rows"]:
-        """Its vote on each row; a row that it cannot score is an anomaly to it."""
+        """Its vote on each row; a row that it cannot score is an anomaly."""
         if self.density is None:
             return np.zeros(len(rows), dtype=bool)
         try:
@@ -269,7 +266,7 @@ def checked_density(estimator: Any) -> DensityEstimator:
 
 
 def non_private(estimator: DensityEstimator, schema: Schema) -> DensityEstimator:
-    """A copy that fits without noise: what keeps a part private is that it has one vote.
+    """A copy that fits without noise; privacy follows from the noisy vote.
 
     Example:
         >>> from dpflows import DPGaussian
@@ -285,7 +282,7 @@ def non_private(estimator: DensityEstimator, schema: Schema) -> DensityEstimator
 
 
 def seeds_for(entropy: Entropy, count: int) -> list[int | None]:
-    """Seeds of members in a test; otherwise none, and every member draws from the system.
+    """Seeds of members with a test seed; otherwise none.
 
     Example:
         >>> seeds_for(Entropy.from_os(), 2)
@@ -307,19 +304,18 @@ def fit_members(
     on_member: Ready | None = None,
     rehearsal: Rows | None = None,
 ) -> list[Member]:
-    """One member per part, fitted side by side.
+    """Fit one member per part, in parallel.
 
     Args:
-        estimator: To be copied for every part; without privacy.
+        estimator: The estimator to copy for every part; without privacy.
         parts: The rows of each part.
-        cut: How thresholds are found.
+        cut: The rule for thresholds.
         seeds: One per part; ``None`` outside of tests.
-        jobs: How many at once.
-        backend: Where.
-        on_member: Told after each member.
-        rehearsal: Public rows to be fitted first, where the parts will be. A failure
-            there is raised: settings or workers are at fault, which a silent failure of
-            every part would hide.
+        jobs: Number of members fitted in parallel.
+        backend: The backend that runs the fits.
+        on_member: Called after each member.
+        rehearsal: Public rows that are fitted first by the same backend. A failure there is raised,
+        since it is caused by settings or workers, which a silent failure of every part would hide.
     """
     copies = (clone(estimator).set_params(insecure_test_seed=seed) for seed in seeds)
     tasks = ((copy, part, cut) for copy, part in zip(copies, parts, strict=True))
@@ -334,7 +330,7 @@ def fit_members(
 def fit_part(estimator: DensityEstimator, rows: Rows, cut: Cut) -> Described:
     """Fit one part; what cannot be fitted is described as ``None``.
 
-    The threshold is found with the model as it is read back, which will answer.
+    The threshold is computed with the model as read back, which will vote.
     """
     try:
         return rehearse(estimator, rows, cut)
@@ -344,13 +340,13 @@ def fit_part(estimator: DensityEstimator, rows: Rows, cut: Cut) -> Described:
 
 
 def rehearse(estimator: DensityEstimator, rows: Rows, cut: Cut) -> Described:
-    """Fit rows that are public, or whose failures are caught, and describe the member."""
+    """Fit and describe a member; a failure is raised, so rows must be public or failures caught."""
     header, arrays = described(estimator.fit(rows))
     return header, arrays, float(cut.find(rebuilt(header, arrays), rows))
 
 
 def made_up_rows(encoding: Encoding, count: int, entropy: Entropy) -> Rows:
-    """Rows spread evenly over the declared box, which stand for those of a part.
+    """Uniform rows over the declared box, as a substitute for those of a part.
 
     Example:
         >>> box = Encoding(Schema.from_bounds([0, 0], 1))
@@ -364,7 +360,7 @@ def made_up_rows(encoding: Encoding, count: int, entropy: Entropy) -> Rows:
 
 
 def count_normal(members: Sequence[Member], rows: Float[np.ndarray, "rows columns"]) -> list[int]:
-    """How many members find each row normal; private, never to be shown or kept."""
+    """How many members find each row normal; private, never shown or stored."""
     votes = np.zeros(len(rows), dtype=np.int64)
     for member in members:
         votes += member.says_normal(rows)
@@ -406,7 +402,7 @@ def _finite(value: float) -> float:
     return value
 
 
-INTERNAL_STAMP = "INTERNAL: this file must not be published; only its answers may"
+INTERNAL_STAMP = "INTERNAL: this file must not be published; only its answers may be"
 
 _THRESHOLDS = "thresholds"
 
@@ -431,7 +427,7 @@ def read_members(
     """Read back ``written_members``; the content may be hostile."""
     thresholds = arrays[_THRESHOLDS]
     if not isinstance(headers, list) or len(headers) != expected:
-        raise InputError("the file does not hold as many members as it states")
+        raise InputError("the file does not hold the stated number of members")
     if thresholds.shape != (expected,) or np.isnan(thresholds).any():
         raise InputError("the file does not hold a threshold for every member")
     members = [

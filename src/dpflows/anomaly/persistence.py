@@ -26,7 +26,7 @@ DETECTORS: dict[str, str] = {
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a fitted detector or density; its class need not be known.
+    """Read a fitted detector or density of any class from a file.
 
     Example:
         >>> load("missing.dpflow")
@@ -56,12 +56,12 @@ def sign(
     Args:
         path: A ``.dpflow`` file.
         key: A private Ed25519 key, a PEM file that ``new_key_pair`` made.
-        signer: The name to sign with; else the name of the key's file.
-        passphrase: Of the key, if it has one.
+        signer: The name to sign with; by default the name of the key's file.
+        passphrase: The key's passphrase, if it has one.
 
     Guarantee:
-        Only a file that ``load`` accepts is signed, so its claim is what its releases cost.
-        The signature covers every other byte of the file; receipt and ledger stay valid.
+        Only a file that ``load`` accepts is signed, so its epsilon was checked against its
+        releases. The signature covers every other byte of the file; receipt and ledger stay valid.
 
     Raises:
         InputError: the file is refused by ``load``, or is an ensemble, whose file changes
@@ -70,7 +70,7 @@ def sign(
     digest = artefact_digest(path)
     if read_model(path)[0].get("internal"):
         raise InputError(
-            "an ensemble is not signed: its file changes with every answer and must not be "
+            "an ensemble cannot be signed: its file changes with every answer and must not be "
             "published"
         )
     load(path)
@@ -90,11 +90,11 @@ def verify(path: str | os.PathLike[str], key: str | os.PathLike[str]) -> Signatu
 
     Args:
         path: A ``.dpflow`` file.
-        key: The signer's public key, a PEM file that came by a way you trust.
+        key: The signer's public key, a PEM file from a trusted channel.
 
     Guarantee:
-        Returns only if the holder of that key signed every other byte of the file, and if
-        the file's claim is what the releases that it lists cost.
+        Returns only if the holder of that key signed every other byte of the file, and if the
+        file's epsilon equals the cost of the releases that it lists.
 
     Raises:
         InputError: the file is unsigned, signed by another key, or was changed.
@@ -118,11 +118,11 @@ def require_signature(path: str | os.PathLike[str], key: str | os.PathLike[str])
 
 
 def density_of(model: Any) -> DensityEstimator:
-    """The density of a loaded model, which may be sampled from and asked for scores.
+    """The density of a loaded model, which may be sampled and scored.
 
     Guarantee:
-        Refuses an ensemble: its members are fitted without privacy, and nothing but its
-        metered answers may leave.
+        Refuses an ensemble: its members are fitted without privacy, and only its charged answers
+        may be released.
     """
     if isinstance(model, DensityEstimator):
         return model
@@ -130,6 +130,6 @@ def density_of(model: Any) -> DensityEstimator:
     if isinstance(density, DensityEstimator):
         return density
     raise InputError(
-        "the model is an ensemble, whose members are not private: only answers of "
-        "dpflows detect may leave it"
+        "the model is an ensemble, whose members are not private; use dpflows detect, since only "
+        "its answers may be released"
     )

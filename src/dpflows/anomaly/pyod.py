@@ -1,4 +1,4 @@
-"""A detector with the manners of PyOD, for programs that expect those; PyOD is not needed."""
+"""An adapter with the interface of PyOD detectors; PyOD itself is not needed."""
 
 import math
 from typing import Any, final
@@ -17,31 +17,30 @@ OUTSIDE = float(np.finfo(np.float64).max)
 
 
 class PrivateScoresError(InputError, AttributeError):
-    """What PyOD keeps of the training rows, and a private detector must not."""
+    """Raised for scores of the training rows, which a private detector does not store."""
 
 
 @final
 class PyODAdapter(BaseEstimator):
-    """A threshold detector that answers as PyOD's detectors do.
+    """A threshold detector with the interface of PyOD's detectors.
 
     Scores are minus log-densities, so higher is more abnormal; labels are 1 for
-    anomalies and 0 for normal rows, and a row is an anomaly where its score exceeds
+    anomalies and 0 for normal rows, and a row is an anomaly if its score exceeds
     ``threshold_``.
 
-    PyOD keeps the scores and labels of the training rows as ``decision_scores_`` and
-    ``labels_``. Those are private values that no guarantee covers, so they are neither
-    computed nor kept, and asking for them is an error; without privacy, where epsilon is
-    infinite, they are there as usual. There is no ``predict_proba``: PyOD scales scores by
-    the least and the greatest of the training rows, which would be private too, and
-    nothing else makes a chance of being an anomaly out of a density alone.
+    PyOD keeps the scores and labels of the training rows as ``decision_scores_`` and ``labels_``.
+    Those are private values that no guarantee covers, so they are neither computed nor stored, and
+    reading them is an error; without privacy (infinite epsilon) they are available as usual. There
+    is no ``predict_proba``: PyOD scales scores by the least and the greatest of the training rows,
+    which would be private too, and a density by itself gives no probability of being an anomaly.
 
     Args:
-        detector: A ``DPAnomalyDetector``. One that is fitted already answers at once, also
-            without ``fit``; ``fit`` makes a new one with its settings.
+        detector: A ``DPAnomalyDetector``. A fitted one can be used without ``fit``; ``fit`` makes a
+        new one with its settings.
 
     Guarantee:
-        That of the detector, which is all that ``fit`` computes from private rows. Scores
-        and labels of private rows that are asked for are private.
+        That of the detector, which is all that ``fit`` computes from private rows. Scores and
+        labels of private rows are private.
 
     Example:
         >>> from dpflows import DPGaussian
@@ -76,7 +75,7 @@ class PyODAdapter(BaseEstimator):
 
     @property
     def contamination(self) -> float:
-        """The share of rows to call anomalies, where the threshold is a quantile."""
+        """The share of rows to flag, if the threshold is a quantile."""
         return self._told().contamination
 
     @property
@@ -86,12 +85,12 @@ class PyODAdapter(BaseEstimator):
 
     @property
     def decision_scores_(self) -> Float64[np.ndarray, " n"]:
-        """Scores of the training rows; there without privacy alone."""
+        """Scores of the training rows; available only without privacy."""
         return self._scores_of_training("decision_scores_")
 
     @property
     def labels_(self) -> Int64[np.ndarray, " n"]:
-        """Labels of the training rows; there without privacy alone."""
+        """Labels of the training rows; available only without privacy."""
         return (self._scores_of_training("labels_") > self.threshold_).astype(np.int64)
 
     def _scores_of_training(self, name: str) -> Float64[np.ndarray, " n"]:
@@ -100,9 +99,9 @@ class PyODAdapter(BaseEstimator):
         if scores is None:
             method = "decision_function" if name == "decision_scores_" else "predict"
             raise PrivateScoresError(
-                f"{name} would be values of private rows, which no guarantee covers, so they are "
-                f"not kept; call {method}(X) on rows of your choice and treat what comes as "
-                "private, or fit with epsilon=inf where no privacy is needed"
+                f"{name} would hold values of private rows, which no guarantee covers, so they are "
+                f"not stored; call {method}(X) on rows of your choice and treat the result as "
+                "private, or fit with epsilon=inf if no privacy is needed"
             )
         return scores
 

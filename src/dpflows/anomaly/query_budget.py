@@ -1,6 +1,6 @@
-"""Where charges are written down: in memory, in the ensemble's own file, or in a ledger.
+"""The query budget of an ensemble: every answer is charged before it is given.
 
-Counts what was paid for: first the charge, then the answer, never the other way.
+The number of charges is stored in memory, in the ensemble's own file, or in a ledger.
 """
 
 import abc
@@ -27,32 +27,32 @@ _RETRIES = 1000
 
 
 class Page(abc.ABC):
-    """The number of charges, open for writing while nobody else may read or write it."""
+    """An open transaction on the number of charges, with exclusive access."""
 
     taken: int
 
     @abc.abstractmethod
     def write(self, taken: int) -> None:
-        """Replace the number; it is safe when the page is closed."""
+        """Replace the number; it is durable when the page is closed."""
 
     def require(self, count: int) -> None:  # noqa: B027 (most books have room for ever)
-        """Refuse now if ``count`` more charges would not find room here."""
+        """Raise if ``count`` more charges would exceed a limit here."""
 
 
 class Book(abc.ABC):
-    """Keeps one number that only grows."""
+    """A store of one number that only increases."""
 
     @abc.abstractmethod
     def opened(self) -> contextlib.AbstractContextManager[Page]:
-        """The page, closed to all others until the block ends."""
+        """A transaction with exclusive access until the block ends."""
 
 
 @final
 class MemoryBooks(Book):
-    """Charges of one process; they end with it.
+    """Charges stored in memory, for one process.
 
     Guarantee:
-        A process that was forked off is refused, since its copy would be spent again.
+        A forked process is refused, since its copy would have its own budget.
 
     Example:
         >>> books = MemoryBooks(3)
@@ -68,11 +68,11 @@ class MemoryBooks(Book):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Page]:
-        """The page; the meter's own lock keeps other threads out."""
+        """A transaction; the meter's own lock excludes other threads."""
         if os.getpid() != self._process:
             raise InputError(
-                "the ensemble was copied into another process, where its budget would be spent "
-                "again; save it before processes share it, and load it there"
+                "the ensemble was copied into another process, where it would have its own budget; "
+                "save it before sharing it between processes, and load it there"
             )
         yield self._page
 
@@ -83,7 +83,7 @@ class _Note(Page):
         self.taken = taken
 
     def write(self, taken: int) -> None:
-        """Keep the number."""
+        """Store the number."""
         self.taken = taken
 
 
@@ -93,15 +93,14 @@ class FileBooks(Book):
 
     Args:
         path: The file, on a local disk.
-        identity: The ensemble's own; any other ensemble's file is refused.
+        identity: The ensemble's random name; another ensemble's file is refused.
 
     Guarantee:
-        ``write`` returns when the new number is on disk. The file is locked while a page
-        is open. It is replaced as a whole, and its successor is locked before it takes
-        its place, so that no process reads a number that is about to change.
-        One file has one number, by whatever name it is reached: symbolic links are
-        followed to it, and a file with hard links is refused, at every page.
-        A copy of the file is another file, and counts by itself.
+        ``write`` returns when the new number is on disk. The file is locked while a page is open.
+        It is replaced as a whole, and its successor is locked before it takes its place, so that no
+        process reads a number that is about to change. Symbolic links are followed, and a file with
+        hard links is refused in every transaction. A copy of the file is another file with its own
+        count.
     """
 
     def __init__(self, path: str | os.PathLike[str], identity: str) -> None:
@@ -109,7 +108,7 @@ class FileBooks(Book):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Page]:
-        """The page, read afresh under the lock."""
+        """A transaction on the number, read under the lock."""
         page = _Sheet(self.path, _locked(self.path))
         try:
             page.require_one_name()
@@ -121,7 +120,7 @@ class FileBooks(Book):
 
 @final
 class _Sheet(Page):
-    """A locked file; the lock follows the file from version to version."""
+    """A locked file; the lock is passed on when the file is replaced."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor
@@ -130,7 +129,7 @@ class _Sheet(Page):
         self.taken = 0
 
     def read(self, identity: str) -> None:
-        """Take the number from the file, if it is still the ensemble's own."""
+        """Read the number from the file, if it is still the ensemble's own."""
         self._header, self._arrays = read_model(self._path)
         entry = self._header.get(_ENTRY)
         if not isinstance(entry, dict) or entry.get("identity") != identity:
@@ -140,11 +139,11 @@ class _Sheet(Page):
         self.taken = read_taken(entry)
 
     def require_one_name(self) -> None:
-        """Refuse a file that would keep its old number under another name."""
+        """Refuse a file that would have its old number under another name."""
         require_one_name(os.fstat(self._descriptor), self._path, "an ensemble")
 
     def write(self, taken: int) -> None:
-        """Put a locked successor in the file's place."""
+        """Replace the file by a locked successor."""
         self.require_one_name()
         # One name is enough under the lock, and a killed process leaves one file at most.
         successor = self._path.with_name(f".{self._path.name}.next")
@@ -160,7 +159,7 @@ class _Sheet(Page):
         self._descriptor = descriptor
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
@@ -170,13 +169,13 @@ class LedgerBooks(Book):
 
     Args:
         ledger: The ledger.
-        identity: The ensemble's own; every copy of its file shares it, and the count.
-        price: One charge.
+        identity: The ensemble's random name; all copies of its file share it and the count.
+        price: The event of one charge.
 
     Guarantee:
-        While a page is open nobody else is charged. What was written on it is committed,
-        all or nothing, when it is closed without an error, and before then nothing may
-        be answered. Besides the ensemble's own budget the ledger's cap has to suffice.
+        During a transaction no other charge is made. Its charges are committed together when it
+        ends without an error, and before then nothing may be answered. The ledger's cap must
+        suffice as well as the ensemble's budget.
 
     Example:
         >>> import tempfile
@@ -196,27 +195,27 @@ class LedgerBooks(Book):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Page]:
-        """The page, inside one transaction of the ledger."""
+        """The number, inside one transaction of the ledger."""
         with self.ledger.held():
             yield _Account(self.ledger, self._purpose, self._price)
 
 
 @final
 class _Account(Page):
-    """What a ledger says about one ensemble."""
+    """The charges of one ensemble in a ledger."""
 
     def __init__(self, ledger: Ledger, purpose: str, price: Event) -> None:
         self._ledger, self._purpose, self._price = ledger, purpose, price
         self.taken = ledger.charged(purpose)
 
     def write(self, taken: int) -> None:
-        """Charge the difference; the answers follow at once, so the run ends here."""
+        """Charge the difference and record the answers as released."""
         receipt = self._ledger.reserve([self._charges(taken - self.taken)], purpose=self._purpose)
         self._ledger.release(receipt)
         self.taken = taken
 
     def require(self, count: int) -> None:
-        """Refuse what would pass the ledger's cap."""
+        """Raise if the charges would exceed the ledger's cap."""
         if count > 0:
             self._ledger.require_room([self._charges(count)])
 
@@ -225,7 +224,7 @@ class _Account(Page):
 
 
 def read_taken(entry: dict[str, Any]) -> int:
-    """The number of charges that a file states, which may be hostile."""
+    """The number of charges in a file, which may be hostile."""
     taken = entry["taken"]
     if type(taken) is not int or taken < 0:
         raise InputError("the file's number of charges must be a whole number of at least 0")
@@ -233,7 +232,7 @@ def read_taken(entry: dict[str, Any]) -> int:
 
 
 def _locked(path: Path) -> int:
-    """A locked descriptor of the file that has the name now."""
+    """A locked descriptor of the file that the path names now."""
     for _ in range(_RETRIES):
         descriptor = _open(path)
         lock(descriptor, path, wait=True)
@@ -241,7 +240,7 @@ def _locked(path: Path) -> int:
             return descriptor
         # It was replaced while we waited for the lock of its predecessor.
         os.close(descriptor)
-    raise InputError(f"cannot lock {str(path)!r}: too many processes change it; ask again")
+    raise InputError(f"cannot lock {str(path)!r}: too many processes are changing it; try again")
 
 
 def _open(path: Path) -> int:
@@ -250,25 +249,25 @@ def _open(path: Path) -> int:
     except OSError as error:
         raise InputError(
             f"cannot charge {str(path)!r}: {error.strerror}; the ensemble answers only while its "
-            "file is where it was"
+            "file is in its place; restore the file, then try again"
         ) from None
 
 
 @final
 class Meter:
-    """Lets through as many charges as a budget allows, whoever asks and from wherever.
+    """Grants as many charges as a budget allows, across threads and processes.
 
     Args:
-        budget: What all charges together may cost.
-        price: One charge.
-        accountant: Who prices them.
-        books: Where the number of charges is written; in memory unless given.
+        budget: The budget of all charges together.
+        price: The event of one charge.
+        accountant: The accountant's name.
+        books: The store of the number of charges; in memory unless given.
 
     Guarantee:
-        However many threads ask, and processes if the books are a file, no more than
-        ``limit`` charges are granted, and a charge is written before ``charge`` returns.
-        A refusal depends on the number of charges alone. The limit is that of the tight
-        price of equal charges, which holds for questions chosen by earlier answers.
+        From any number of threads, and of processes if the books are a file, no more than ``limit``
+        charges are granted, and a charge is stored before ``charge`` returns. A refusal depends
+        only on the number of charges. The limit follows from tight composition of equal charges,
+        which holds for queries chosen by earlier answers.
 
     Example:
         >>> from dpflows.privacy.events import PureEvent, Sensitivity
@@ -278,7 +277,7 @@ class Meter:
         (0, 1)
         >>> meter.charge(2)
         Traceback (most recent call last):
-        dpflows.errors.BudgetError: the budget has room for 1 more, but 2 were asked for; ...
+        dpflows.errors.BudgetError: the budget allows 1 more, but 2 were requested; ...
     """
 
     def __init__(
@@ -291,11 +290,11 @@ class Meter:
 
     @property
     def limit(self) -> int:
-        """How many charges the budget allows in all."""
+        """Number of charges that the budget allows in total."""
         return self._gate.limit
 
     def charge(self, count: int) -> int:
-        """Take ``count`` charges, all or none; gives the number of charges before them."""
+        """Make ``count`` charges, all or none; returns the number of charges before them."""
         with self._lock:
             # Charges are never taken back, so what is known to be spent may refuse at once.
             self._require(count)
@@ -308,7 +307,7 @@ class Meter:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Page]:
-        """Keep all others out until the block ends, other processes included."""
+        """Lock the meter until the block ends, also for other processes."""
         with self._lock:
             if self._page is not None:
                 yield self._page
@@ -322,18 +321,18 @@ class Meter:
                     self._page = None
 
     def require(self, count: int) -> None:
-        """Refuse now if ``count`` charges could not be taken; for use while held."""
+        """Raise if ``count`` charges would exceed the budget; for use while held."""
         with self.held() as page:
             self._require(count)
             page.require(count)
 
     def remaining(self) -> int:
-        """How many charges are left."""
+        """Number of charges left."""
         with self.held():
             return max(self.limit - self._gate.taken, 0)
 
     def taken(self) -> int:
-        """How many charges were granted."""
+        """Number of charges granted."""
         with self.held():
             return self._gate.taken
 
@@ -343,7 +342,7 @@ class Meter:
             return self._gate.spent() if self._gate.taken else 0.0
 
     def move_to(self, books: Book) -> None:
-        """From now on write charges there."""
+        """Store further charges there."""
         with self._lock:
             self._books = books
 
@@ -351,12 +350,12 @@ class Meter:
         left = max(self.limit - self._gate.taken, 0)
         if count > left:
             raise BudgetError(
-                f"the budget has room for {left} more, but {count} were asked for; none was "
+                f"the budget allows {left} more, but {count} were requested; none was "
                 "answered and nothing was charged"
             )
 
     def __reduce__(self) -> NoReturn:
-        raise InputError("a meter cannot be copied: a copy would be spent a second time")
+        raise InputError("a meter cannot be copied: a copy would have its own budget")
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
-        raise InputError("a meter cannot be copied: a copy would be spent a second time")
+        raise InputError("a meter cannot be copied: a copy would have its own budget")

@@ -1,4 +1,4 @@
-"""A private density and a threshold: rows that it hardly expects are anomalies."""
+"""A private density with a threshold: rows of low density are anomalies."""
 
 import math
 import os
@@ -41,37 +41,35 @@ _TRIALS, _ENOUGH = 20, 0.99
 
 @final
 class DPAnomalyDetector(OutlierMixin, BaseEstimator):
-    """Calls rows anomalies where a private density is low.
+    """Flags rows whose private density lies below a threshold.
 
     Args:
         estimator: An unfitted density estimator, whose epsilon is the whole budget;
             ``None`` is ``DPDensity()``.
-        contamination: The share of rows to call anomalies, in (0, 0.5], where the
-            threshold is a quantile.
-        threshold: Below which log-density, in original units, a row is an anomaly. A
-            number, or how to find one: ``bought``, the quantile of the training rows from
-            noisy counts, paid from the budget; ``samples``, the quantile of rows that the
+        contamination: The share of rows to flag, in (0, 0.5], if the threshold is a quantile.
+        threshold: The log-density, in original units, below which a row is an anomaly. A number, or
+        a rule: ``bought``, the quantile of the training rows from noisy counts, charged to the
+        budget; ``samples``, the quantile of rows that the
             fitted density generates itself (free); ``accuracy`` or ``youden``, the best on
             ``public`` (free). ``auto`` is ``bought`` for ``fit`` and ``samples`` for ``around``.
         public: Labelled rows that are public, as ``(rows, labels)`` with labels +1 for
             normal and -1 for anomalies.
-        threshold_share: The part of the squared Gaussian budget for a threshold that is
-            ``bought``; the density gets the rest. ``None`` is a public rule of budget, rows and
-            contamination: between 0.05 and 0.25.
+        threshold_share: The share of the squared Gaussian budget for the rule ``bought``; the
+        density gets the rest. ``None`` follows a public rule of budget, rows and contamination:
+        between 0.05 and 0.25.
 
     Attributes:
         estimator_: The fitted density.
         offset_: The threshold.
-        threshold_rule_: The threshold and where it came from.
-        guarantee_: What the density and the threshold cost together.
-        receipt_: The ledger's proof that both were charged; ``None`` without a ledger.
+        threshold_rule_: The threshold and its origin.
+        guarantee_: The guarantee of density and threshold together.
+        receipt_: The ledger's receipt of the charge; ``None`` without a ledger.
 
     Guarantee:
-        ``guarantee_`` covers the density and the threshold, which are all that ``fit``
-        computes from the private rows. Everything else is post-processing of the two and
-        may be repeated for ever at no cost. Scores and predictions of private rows are
-        themselves private: they are computed from the rows that are asked about, and no
-        guarantee covers those.
+        ``guarantee_`` covers the density and the threshold, which are all that ``fit`` computes
+        from the private rows. Everything else is post-processing of the two and may be repeated at
+        no cost. Scores and predictions of private rows are themselves private: no guarantee covers
+        the rows that are scored.
 
     Example:
         >>> from dpflows import DPGaussian
@@ -116,16 +114,16 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         threshold: float | str = "auto",
         public: Any = None,
     ) -> "DPAnomalyDetector":
-        """A detector around a density that is fitted already, at no further cost.
+        """A detector from a fitted density, at no further cost.
 
         Args:
             density: A fitted density estimator.
-            contamination: The share of rows to call anomalies.
+            contamination: The share of rows to flag.
             threshold: A number, ``samples``, which is ``auto`` here, ``accuracy`` or ``youden``.
             public: Labelled rows for the latter two.
 
         Guarantee:
-            Reads the released density and public things: post-processing.
+            Reads the released density and public values: post-processing.
 
         Example:
             >>> from dpflows import DPGaussian
@@ -141,7 +139,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         if settings.rule.is_paid:
             raise InputError(
                 "threshold 'bought' reads the training rows, which a fitted density no longer has; "
-                "fit a DPAnomalyDetector on the rows within a budget of its own, or choose "
+                "fit a DPAnomalyDetector on the rows with its own budget, or choose "
                 "'samples', a number, or 'accuracy' or 'youden' with public labelled rows"
             )
         settings.rule.check(settings)
@@ -156,7 +154,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         Args:
             X: A table without missing values, in any form that ``read_table`` accepts.
             y: Ignored.
-            ledger: Where density and threshold are charged before the rows are used.
+            ledger: The ledger to which density and threshold are charged before the rows are used.
         """
         wanted, settings = self._wanted(), self._threshold_settings(auto="bought")
         settings.rule.check(settings)
@@ -175,14 +173,14 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
     def with_contamination(self, contamination: float) -> "DPAnomalyDetector":
         """A detector with the same density for another share of anomalies, at no cost.
 
-        The threshold comes from the counts that were bought, if there are any, and else from
-        rows that the density generates itself.
+        The threshold is computed from the released counts, if there are any, and else from rows
+        that the density generates.
 
         Args:
-            contamination: The share of rows to call anomalies, in (0, 0.5].
+            contamination: The share of rows to flag, in (0, 0.5].
 
         Guarantee:
-            Reads what was released: post-processing.
+            Reads only released values: post-processing.
         """
         check_is_fitted(self, "offset_")
         found = moved(self.threshold_rule_, self.estimator_, contamination)
@@ -193,12 +191,12 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
 
     @property
     def encoding_(self) -> Encoding:
-        """How rows become numbers, from the schema alone."""
+        """The encoding of rows, from the schema only."""
         return self.estimator_.encoding_
 
     @property
     def plan_(self) -> Any:
-        """What the fit of the density did."""
+        """The plan of the density's fit."""
         return self.estimator_.plan_
 
     def score_samples(self, X: Any) -> Float[np.ndarray, " n"]:
@@ -207,7 +205,7 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         return self.estimator_.score_samples(X)
 
     def decision_function(self, X: Any) -> Float[np.ndarray, " n"]:
-        """How far the log-density lies above the threshold; negative for anomalies."""
+        """The log-density minus the threshold; negative for anomalies."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Any) -> Int64[np.ndarray, " n"]:
@@ -215,20 +213,20 @@ class DPAnomalyDetector(OutlierMixin, BaseEstimator):
         return np.where(self._is_normal(X), 1, -1).astype(np.int64)
 
     def privacy_statement(self) -> str:
-        """The guarantee in plain words, and where the threshold came from."""
+        """The guarantee in plain language, and the origin of the threshold."""
         check_is_fitted(self, "offset_")
         sentence = self.threshold_rule_.sentence
         return f"{self.guarantee_.privacy_statement()}\nAnomalies by {sentence}."
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write one ``.dpflow`` file that carries density, threshold and guarantee.
+        """Write density, threshold and guarantee to one ``.dpflow`` file.
 
-        Where the fit was charged, the ledger has marked the digest of this very file as the
-        run's release.
+        If the fit was charged, the ledger has recorded the digest of this file as the run's
+        release.
 
         Args:
             path: Where the file goes.
-            overwrite: Whether a file that has the name already may be lost.
+            overwrite: Whether an existing file may be overwritten.
         """
         self._payment.deliver(path, self._file_content(), overwrite=overwrite)
 
@@ -296,7 +294,7 @@ def _checked(estimator: Any) -> DensityEstimator:
 
 
 def _fresh(estimator: DensityEstimator, *, epsilon: float) -> DensityEstimator:
-    """An unfitted one with the same settings; a fitted prior among them stays fitted."""
+    """An unfitted copy with the same settings; a fitted prior among them stays fitted."""
     settings = estimator.get_params(deep=False)
     return type(estimator)(**(settings | {"epsilon": epsilon}))
 
@@ -310,10 +308,10 @@ def _shape(X: Any, wanted: DensityEstimator) -> tuple[int, int]:
 def _beside(
     events: tuple[GaussianEvent, ...], wanted: DensityEstimator, shape: tuple[int, int]
 ) -> DensityEstimator:
-    """An unfitted density that has the budget which a threshold's event leaves.
+    """An unfitted density with the budget that remains after a threshold's event.
 
     Guarantee:
-        Its plan and the event cost at most the budget together, priced by its accountant.
+        Its plan and the event together cost at most the budget, by its accountant.
     """
     if not events:
         return _fresh(wanted, epsilon=wanted.epsilon)
@@ -329,8 +327,8 @@ def _beside(
         epsilon = min(0.999 * epsilon / used, budget.epsilon)
     if fitting is None:
         raise BudgetError(
-            "the budget leaves no room for a density beside a bought threshold; raise epsilon, "
-            "lower threshold_share or choose threshold='samples'"
+            "the budget does not suffice for a density and a threshold; increase epsilon, decrease "
+            "threshold_share or choose threshold='samples'"
         )
     return fitting
 
@@ -344,11 +342,13 @@ def _check_total(promise: Guarantee, density: Guarantee, found: Threshold) -> No
         raise Misstated("the releases in the file are not those of its density and threshold")
     budget = Budget(promise.epsilon, promise.delta, promise.neighbours)
     if not found.epsilon >= together(bought, budget, promise.accountant) * (1 - TOLERANCE):
-        raise Misstated("the file claims less for its threshold than its release costs")
+        raise Misstated(
+            "the file claims a smaller epsilon for its threshold than its release costs"
+        )
 
 
 def _total(density: DensityEstimator, events: tuple[Event, ...], budget: Budget) -> Guarantee:
-    """What the density and the threshold cost together."""
+    """The guarantee of density and threshold together."""
     promise = density.guarantee_
     if not events:
         return promise

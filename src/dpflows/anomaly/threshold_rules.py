@@ -1,18 +1,12 @@
-"""Thresholds on log-densities: from a share of anomalies, or from labelled rows.
+"""Rules for the threshold of a detector, what each of them reads and what it costs.
 
-A row is an anomaly where its log-density lies below the threshold. Nothing here knows
-where the rows came from; who may see a threshold is decided by the rules.
+A row is an anomaly if its log-density lies below the threshold. The rules compute it from a
+share of anomalies or from labelled rows. A new rule is one class and one line in ``RULES``.
 
-How many rows a density finds rare, from one noisy histogram.
-
-A density generates rows of its own. How rare it finds a log-density is minus the logarithm of
-the share of its own rows that lie below. If the density were right, the share of real rows
-rarer than ``t`` would be ``exp(-t)``; how far it is from that is bought, once, and then
-gives the threshold for any share.
-
-The rules that find a detector's threshold: what each reads and what each costs.
-
-A new rule is one class and one line in ``RULES``.
+The rule ``bought`` estimates a quantile of private rows from one noisy histogram. The rarity
+of a log-density is minus the logarithm of the share of the density's own samples below it. If
+the density were exact, the share of real rows rarer than ``t`` would be ``exp(-t)``; the
+deviation from that is released once, and gives the threshold for any share.
 """
 
 import abc
@@ -50,7 +44,7 @@ Logs = Float[np.ndarray, " rows"]
 def contamination_threshold(log_densities: Logs, contamination: float) -> float:
     """A number below which lies the given share of the log-densities, and no more.
 
-    It lies half-way between two log-densities, so that rounding turns no row.
+    It lies half-way between two log-densities, so that rounding changes no decision.
 
     Guarantee:
         None of its own: a quantile of private rows' log-densities is private.
@@ -79,12 +73,12 @@ def quantile_between(ordered: Logs, share: float) -> float:
 
 
 def best_threshold(log_densities: Logs, normal: Bool[np.ndarray, " rows"], criterion: str) -> float:
-    """The threshold that tells labelled rows apart best.
+    """The threshold that separates labelled rows best.
 
     Args:
         log_densities: One per row; NaN counts as the lowest.
         normal: Which rows are normal; both kinds must be there.
-        criterion: ``accuracy``, the share of rows that are judged rightly, or
+        criterion: ``accuracy``, the share of correct decisions, or
             ``youden``, the mean of that share over the two kinds.
 
     Guarantee:
@@ -97,7 +91,7 @@ def best_threshold(log_densities: Logs, normal: Bool[np.ndarray, " rows"], crite
     """
     check_choice("criterion", criterion, CRITERIA)
     if normal.all() or not normal.any():
-        raise InputError("normal must name rows of both kinds, or no threshold is better than any")
+        raise InputError("normal must contain rows of both kinds, normal and anomalous")
     logs = without_nan(log_densities)
     places = _between(logs)
     kept = 1 - _share_below(logs[normal], places)
@@ -134,7 +128,7 @@ def generated_scores(density: DensityEstimator) -> Float64[np.ndarray, " rows"]:
 
 
 def without_nan(log_densities: Logs) -> Float64[np.ndarray, " rows"]:
-    """Log-densities in which what is no number counts as the lowest.
+    """Log-densities with NaN replaced by the lowest.
 
     Example:
         >>> without_nan(np.array([np.nan, 1.0])).tolist()
@@ -145,7 +139,7 @@ def without_nan(log_densities: Logs) -> Float64[np.ndarray, " rows"]:
 
 
 def finite(log_densities: Logs) -> Float64[np.ndarray, " finite"]:
-    """The finite ones; at least one must be.
+    """The finite values, of which there must be at least one.
 
     Example:
         >>> finite(np.array([-np.inf, 1.0])).tolist()
@@ -154,12 +148,12 @@ def finite(log_densities: Logs) -> Float64[np.ndarray, " finite"]:
     logs = np.asarray(log_densities, np.float64)
     logs = logs[np.isfinite(logs)]
     if len(logs) == 0:
-        raise InputError("log_densities must hold a finite number, or no threshold lies among them")
+        raise InputError("log_densities must hold at least one finite number")
     return logs
 
 
 def _between(logs: Float64[np.ndarray, " rows"]) -> Float64[np.ndarray, " places"]:
-    """Every threshold that judges the rows differently: below, between and above them."""
+    """All thresholds with different decisions: below, between and above the rows."""
     values = np.unique(finite(logs))
     middles = values[:-1] + np.diff(values) / 2
     inner = np.where(middles > values[:-1], middles, values[1:])
@@ -190,13 +184,13 @@ Edges = Float64[np.ndarray, " edges"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rarity:
-    """How rare a density finds a log-density, and back.
+    """The rarity of a log-density under a density, and its inverse.
 
     Attributes:
         own: Log-densities of rows that the density generated, finite and increasing.
 
     Guarantee:
-        Reads nothing but the density's own rows. The rarity of a row depends on that row alone.
+        Reads only the density's own samples. The rarity of a row depends only on that row.
 
     Example:
         >>> rarity = Rarity.among(np.linspace(-10.0, 0.0, 20_000))
@@ -243,7 +237,7 @@ class Rarity:
 @final
 @dataclasses.dataclass(frozen=True)
 class Tail:
-    """Which share of the rows is rarer than what.
+    """The share of rows beyond each rarity.
 
     Attributes:
         edges: Rarities, increasing from above zero.
@@ -287,7 +281,7 @@ class Tail:
 
 
 def edges_for(rows: int, noise: float) -> Edges:
-    """Where bins are cut for a public number of rows and this noise on each count.
+    """The edges of bins for a public number of rows and this noise on each count.
 
     Example:
         >>> [len(edges_for(rows, 10.0)) for rows in (100, 3_000, 40_000)]
@@ -298,7 +292,7 @@ def edges_for(rows: int, noise: float) -> Edges:
 
 
 def bins_of(rarities: Float64[np.ndarray, " rows"], edges: Edges) -> Int64[np.ndarray, " rows"]:
-    """The bin of each row: how many edges it exceeds.
+    """The bin of each row: the number of edges it exceeds.
 
     Example:
         >>> bins_of(np.array([0.5, 1.0, 1.5, np.inf]), np.array([1.0, 2.0])).tolist()
@@ -310,14 +304,14 @@ def bins_of(rarities: Float64[np.ndarray, " rows"], edges: Edges) -> Int64[np.nd
 def noisy_tail(
     rarities: Float64[np.ndarray, " rows"], *, noise: float, entropy: Entropy, purpose: str
 ) -> Release[Tail]:
-    """Which share of the rows is rarer than what.
+    """The share of rows beyond each rarity.
 
     Args:
-        rarities: One per row, infinite for rows that have no density; each computed from its
-            row alone.
+        rarities: One per row, infinite for rows that have no density; each computed only from its
+        row.
         noise: Standard deviation of the noise on each count, in rows.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
         One Gaussian mechanism on the number of rows in each bin, with the L2 sensitivity of
@@ -348,11 +342,11 @@ def noisy_tail(
 def fitted_tail(
     counts: Float64[np.ndarray, " bins"], edges: Edges, *, rows: int, noise: float
 ) -> Tail:
-    """The likeliest tail given noisy counts; close to the density's own if they say little.
+    """The most probable tail given noisy counts, shrunk towards that of the density.
 
     Counts have the variance of the noise and of the rows. A priori the logarithm of the slope
     is a random walk: normal with deviation 1 at the start, and with variance 1 per unit of
-    rarity from there on. So without any rows the tail is that of a density that is right.
+    rarity from there on. So without any rows the tail is that of an exact density.
 
     Args:
         counts: One more than there are edges.
@@ -403,16 +397,16 @@ _SHARES = (0.05, 0.25)
 @final
 @dataclasses.dataclass(frozen=True)
 class Threshold:
-    """A threshold, and where it came from.
+    """A threshold and its origin.
 
     Attributes:
         rule: The name of the rule that found it.
         value: In log-density, original units.
-        contamination: The share of rows that was meant to lie below, if any.
-        rows: How many generated or public rows it was found from, if any.
-        epsilon: What it cost by itself; infinite if it was read from the rows without noise.
-        tail: What was bought of the rows' log-densities, from which the threshold for any
-            other contamination follows at no cost.
+        contamination: The intended share of rows below, if any.
+        rows: Number of generated or public rows it was computed from, if any.
+        epsilon: Its epsilon alone; infinite if it was read from the rows without noise.
+        tail: The released tail of the rows' log-densities, from which the threshold for any other
+        contamination follows at no cost.
 
     Example:
         >>> Threshold("given", -7.5).sentence
@@ -433,7 +427,7 @@ class Threshold:
 
     @property
     def sentence(self) -> str:
-        """Where it came from and what it cost, in plain words."""
+        """Its origin and cost, in words."""
         return f"threshold: {RULES[self.rule].describe(self)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -460,14 +454,14 @@ class Threshold:
 @final
 @dataclasses.dataclass(frozen=True)
 class ThresholdSettings:
-    """What the user said about the threshold, all of it public.
+    """The user's settings of the threshold, all of them public.
 
     Attributes:
         threshold: A number or the name of a rule.
         contamination: The share of rows to call anomalies.
         public: Labelled rows that are public, if any.
-        share: The part of the squared Gaussian budget for a rule that is paid, or ``None`` for
-            the public rule of ``share_for``.
+        share: The share of the squared Gaussian budget for a charged rule, or ``None`` for the
+        public rule of ``share_for``.
     """
 
     threshold: Any
@@ -477,7 +471,7 @@ class ThresholdSettings:
 
     @property
     def rule(self) -> "Rule":
-        """The rule that was named; a number is taken as it is."""
+        """The named rule; a number is used as given."""
         if isinstance(self.threshold, Real) and not isinstance(self.threshold, bool):
             return RULES["given"]
         named = self.threshold if isinstance(self.threshold, str) else None
@@ -493,7 +487,7 @@ class FindThreshold(Stage):
     """The stage after a density's fit: find the threshold of a detector.
 
     Attributes:
-        settings: What the user said about the threshold.
+        settings: The user's settings of the threshold.
         budget: The budget of density and threshold together.
         accountant: Which accountant computes the cost.
         released: What the rule will release.
@@ -529,7 +523,7 @@ class FindThreshold(Stage):
 
 
 class Rule(abc.ABC):
-    """One way to find a threshold.
+    """A rule that computes a threshold.
 
     Guarantee:
         Only a rule that says ``is_paid`` is given log-densities of private rows, and what it
@@ -562,12 +556,12 @@ class Rule(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, found: Threshold) -> str:
-        """Where the threshold came from and what it cost."""
+        """The origin and cost of the threshold."""
 
 
 @final
 class Given(Rule):
-    """A number that the user knows."""
+    """A threshold given by the user."""
 
     name = "given"
 
@@ -576,24 +570,24 @@ class Given(Rule):
         return Threshold(self.name, float(stage.settings.threshold))
 
     def describe(self, found: Threshold) -> str:
-        """Where the threshold came from and what it cost."""
+        """The origin and cost of the threshold."""
         return f"{found.value:g}, as given (free)"
 
 
 @final
 class OwnSamples(Rule):
-    """A quantile of the log-densities of rows that the density generates itself."""
+    """A quantile of the log-densities of the density's own samples."""
 
     name = "samples"
 
     def find(self, stage: FindThreshold, density: DensityEstimator, logs: Logs | None) -> Threshold:
-        """Reads the released density alone."""
+        """Reads only the released density."""
         share = stage.settings.contamination
         value = contamination_threshold(generated_scores(density), share)
         return Threshold(self.name, value, share, GENERATED)
 
     def describe(self, found: Threshold) -> str:
-        """Where the threshold came from and what it cost."""
+        """The origin and cost of the threshold."""
         quantile = f"the {found.contamination or 0:.3g} quantile"
         return f"{quantile} of the log-densities of {found.rows or 0:,} generated rows (free)"
 
@@ -606,7 +600,7 @@ class BestOnPublic(Rule):
         self.name, self._words = name, words
 
     def check(self, settings: ThresholdSettings) -> None:
-        """Refuse a set that is no pair of rows and labels of both kinds."""
+        """Refuse anything but a pair of rows and labels of both kinds."""
         super().check(settings)
         normal = normal_rows(_labelled(settings.public, self.name)[1])
         if normal.all() or not normal.any():
@@ -623,19 +617,19 @@ class BestOnPublic(Rule):
         return Threshold(self.name, best_threshold(logs, normal, self.name), rows=len(logs))
 
     def describe(self, found: Threshold) -> str:
-        """Where the threshold came from and what it cost."""
+        """The origin and cost of the threshold."""
         return f"{self._words} on {found.rows or 0:,} labelled rows that are public (free)"
 
 
 @final
 class NoisyQuantile(Rule):
-    """A quantile of the training rows' log-densities, paid with a share of the budget.
+    """A quantile of the training rows' log-densities, charged to a share of the budget.
 
     Guarantee:
-        One Gaussian mechanism on counts of rows, by how rare the released density finds them.
-        A row is in exactly one bin, whatever the density, so it moves the counts by
-        ``COUNTS`` at most; the threshold follows from the noisy counts, the density and public
-        numbers. Without privacy the plain quantile is taken.
+        One Gaussian mechanism on counts of rows, by how rare the released density finds them. A row
+        is in exactly one bin, whatever the density, so it changes the counts by at most ``COUNTS``;
+        the threshold follows from the noisy counts, the density and public numbers. Without privacy
+        the plain quantile is taken.
     """
 
     name = "bought"
@@ -658,7 +652,7 @@ class NoisyQuantile(Rule):
         return (_counting(whole / math.sqrt(share)),)
 
     def find(self, stage: FindThreshold, density: DensityEstimator, logs: Logs | None) -> Threshold:
-        """Reads the private rows through one paid release."""
+        """Reads the private rows through one charged release."""
         logs, share = np.asarray(needed(logs), np.float64), stage.settings.contamination
         if not stage.budget.is_private:
             value = contamination_threshold(logs, share)
@@ -672,13 +666,13 @@ class NoisyQuantile(Rule):
         return Threshold(self.name, value, share, epsilon=price, tail=release.value)
 
     def describe(self, found: Threshold) -> str:
-        """Where the threshold came from and what it cost."""
+        """The origin and cost of the threshold."""
         quantile = (
             f"the {found.contamination or 0:.3g} quantile of the training rows' log-densities"
         )
         if not math.isfinite(found.epsilon):
             return f"{quantile} (NOT PRIVATE: read without noise)"
-        return f"about {quantile}, bought with epsilon {found.epsilon:.3g} by itself"
+        return f"about {quantile}, released with epsilon {found.epsilon:.3g}"
 
 
 RULES: dict[str, Rule] = {
@@ -694,7 +688,7 @@ RULES: dict[str, Rule] = {
 
 
 def whole_noise(budget: Budget, accountant: str) -> float:
-    """The noise on counts of rows that would take the whole budget.
+    """The noise on counts of rows that would use the whole budget.
 
     Example:
         >>> round(whole_noise(Budget(1.0, 1e-5), "pld"), 2)
@@ -704,12 +698,12 @@ def whole_noise(budget: Budget, accountant: str) -> float:
 
 
 def share_for(whole: float, contamination: float, rows: int) -> float:
-    """The public rule: the part of the squared Gaussian budget that a threshold should get.
+    """The public rule: the share of the squared Gaussian budget for a threshold.
 
     Enough for noise of three tenths of the rows that are to be flagged, within bounds.
 
     Args:
-        whole: The noise that would take the whole budget.
+        whole: The noise that would use the whole budget.
         contamination: The share of rows to flag.
         rows: The public number of rows.
 
@@ -722,7 +716,7 @@ def share_for(whole: float, contamination: float, rows: int) -> float:
 
 
 def left_beside(event: GaussianEvent, budget: Budget, accountant: str) -> float:
-    """The epsilon that a threshold's event leaves of a budget, if all else is Gaussian.
+    """The epsilon that remains after a threshold's event, if all else is Gaussian.
 
     Example:
         >>> whole = whole_noise(Budget(1.0, 1e-5), "pld")
@@ -735,14 +729,14 @@ def left_beside(event: GaussianEvent, budget: Budget, accountant: str) -> float:
 
 
 def together(events: Sequence[Event], budget: Budget, accountant: str) -> float:
-    """What events cost at the delta of a budget."""
+    """The epsilon of events at the delta of a budget."""
     return epsilon_of(
         events, delta=budget.delta, neighbours=budget.neighbours, accountant=accountant
     )
 
 
 def moved(found: Threshold, density: DensityEstimator, contamination: float) -> Threshold | None:
-    """The threshold for another contamination from what was bought; none if nothing was kept.
+    """The threshold for another contamination from the released tail; None without one.
 
     Guarantee:
         Reads the release and the released density: post-processing.

@@ -1,12 +1,11 @@
-"""Which part a row belongs to: decided by a secret key and by the row itself, nothing else.
+"""Assignment of rows to parts, and the noisy vote of an ensemble.
 
-An ensemble is private because one row reaches one part. That fails if rows are dealt out
-by rank, by a shuffle or in turn, since a row that leaves then moves others along. Here
-every row finds its part alone.
+An ensemble is private because one row reaches one part. That fails if rows are assigned by
+rank, by a shuffle or in turn, since removing a row would then move others. Here a row's part
+depends only on a secret key and the row itself.
 
-How the number of votes becomes a yes or no, and what that costs.
-
-A mechanism is one class and one line in ``MECHANISMS``.
+A mechanism turns the number of votes into a yes or no; it is one class and one line in
+``MECHANISMS``.
 """
 
 import abc
@@ -53,17 +52,17 @@ class Assignment:
     """A keyed map from rows to parts.
 
     Attributes:
-        parts: How many there are.
+        parts: Number of parts.
         way: ``position``: a keyed stream of random words, one for each place in the
             table. ``content``: a keyed hash of the row's own bytes, so that equal rows
             share a part.
-        key: Secret, drawn for one fit and never kept. It is no source of privacy; it
-            keeps people who know the rule from crowding into one part.
+        key: Secret, drawn for one fit and never stored. Privacy does not depend on it; it prevents
+        people who know the rule from concentrating in one part.
 
     Guarantee:
-        Blanking or replacing the row at a position, or adding or removing a row by its
-        content, leaves every other row in its part. ``sensitivity`` says how many parts
-        one person can therefore reach.
+        Zeroing out or replacing the row at a position, or adding or removing a row by its content,
+        leaves every other row in its part. ``sensitivity`` is the number of parts that one person
+        can therefore reach.
 
     Example:
         >>> drawn = Assignment.drawn(4, "zero-out", Entropy.from_os())
@@ -80,22 +79,22 @@ class Assignment:
 
     @classmethod
     def drawn(cls, parts: int, neighbours: Neighbours, entropy: Entropy) -> "Assignment":
-        """A fresh assignment whose sensitivity is 1 under ``neighbours``."""
+        """A new random assignment with sensitivity 1 under ``neighbours``."""
         return cls(
             parts, way_for(neighbours), entropy.bytes("batch-rows", step=0, count=_KEY_BYTES)
         )
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """How many parts one person can reach, hence how many votes one can turn."""
+        """The number of parts one person can reach, hence of votes one can change."""
         return votes_turned(self.parts, self.way)
 
     def of(self, rows: Rows) -> Parts:
         """The part of each row.
 
         Args:
-            rows: Cells inside their bounds, before any dither: a row must find its part
-                again wherever it stands.
+            rows: Cells inside their bounds, before any dither: a row's part must not depend on its
+            position.
         """
         words = self._by_position(len(rows)) if self.way == "position" else self._by_content(rows)
         # The remainder favours no part by more than parts / 2^64.
@@ -122,7 +121,7 @@ class Assignment:
 def split(
     table: Table, parts: int, neighbours: Neighbours, entropy: Entropy
 ) -> list[Float64[np.ndarray, "_ columns"]]:
-    """The rows of each part, moved into their bounds.
+    """The rows of each part, clipped to their bounds.
 
     Example:
         >>> from dpflows.table.reading import read_table
@@ -137,19 +136,19 @@ def split(
 
 
 def nominal_rows(table: Table, parts: int, neighbours: Neighbours) -> int:
-    """As many rows as a part has, up to a round number, which it is where rows are hidden."""
+    """The nominal number of rows per part, rounded where the number of rows is private."""
     if neighbours == "add-remove":
         return _MOST_NOMINAL
     if table.rows < 2 * parts:
         raise InputError(
-            f"k must be at most half the number of rows, got {parts} for {table.rows}; parts "
-            "would be empty"
+            f"k must be at most half the number of rows, got {parts} for {table.rows}; otherwise "
+            "parts would be empty"
         )
     return min(table.rows // parts, _MOST_NOMINAL)
 
 
 def way_for(neighbours: Neighbours) -> Way:
-    """How rows must be assigned so that one person reaches one part.
+    """The assignment under which one person reaches one part.
 
     Example:
         >>> way_for("add-remove")
@@ -159,10 +158,10 @@ def way_for(neighbours: Neighbours) -> Way:
 
 
 def votes_turned(parts: int, way: Way) -> Sensitivity:
-    """How many votes one person can turn, by neighbour relation.
+    """The number of votes one person can change, by neighbour relation.
 
-    By position, a removed row moves all later rows, so every vote may turn. By content,
-    a replaced row leaves one part and joins another.
+    By position, a removed row moves all later rows, so every vote may change. By content, a
+    replaced row leaves one part and joins another.
 
     Example:
         >>> votes_turned(10, "content").replace_one
@@ -185,13 +184,13 @@ _LEAST = 1e-4
 @final
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What is asked of a mechanism, all of it public.
+    """The public settings of a mechanism.
 
     Attributes:
-        voters: How many members vote.
-        epsilon: Of one charge.
-        neighbours: Which change of one person's data is hidden.
-        alarms: After how many reported anomalies a stream ends.
+        voters: Number of members that vote.
+        epsilon: The epsilon of one charge.
+        neighbours: The neighbour relation.
+        alarms: Number of reported anomalies after which a stream ends.
 
     Example:
         >>> Terms(10, 0.1, "zero-out", 1).sensitivity.zero_out
@@ -214,19 +213,19 @@ class Terms:
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """How many votes one person can turn."""
+        """The number of votes one person can change."""
         return votes_turned(self.voters, way_for(self.neighbours))
 
 
 class Mechanism(abc.ABC):
-    """Turns votes into answers against a meter.
+    """Turns votes into noisy answers, charged to a meter.
 
     Attributes:
-        charge: What one charge buys, in words.
+        charge: What one charge covers, in words.
 
     Guarantee:
-        ``admitted`` has charged, durably, for every answer before the answer exists.
-        Votes are neither kept nor shown.
+        ``admitted`` charges durably for every answer before it is computed. Votes are neither
+        stored nor shown.
     """
 
     charge: ClassVar[str]
@@ -237,21 +236,21 @@ class Mechanism(abc.ABC):
     @property
     @abc.abstractmethod
     def price(self) -> Event:
-        """What one charge costs."""
+        """The event of one charge."""
 
     @abc.abstractmethod
     def admitted(
         self, meter: Meter, count: int, entropy: Entropy
     ) -> contextlib.AbstractContextManager[Ask]:
-        """Leave to answer ``count`` questions, or a ``BudgetError`` before any is looked at."""
+        """Charge for ``count`` queries; raises ``BudgetError`` before any is read."""
 
     @abc.abstractmethod
     def guaranteed(self, meter: Meter) -> int:
-        """How many more questions will be answered whatever the answers are."""
+        """The number of queries that will still be answered, whatever the answers are."""
 
 
 class _SingleVote(Mechanism):
-    """Every answer is charged by itself."""
+    """Every answer is charged separately."""
 
     charge: ClassVar[str] = "one answer"
     law: ClassVar[Any]
@@ -316,14 +315,14 @@ class Geometric(_SingleVote):
 
 @final
 class SparseVectorStream(Mechanism):
-    """A stream of questions that is paid once and ends after ``alarms`` anomalies.
+    """A stream of queries that is charged once and ends after ``alarms`` anomalies.
 
-    Answers of normal are free within a stream. A stream lives in one process: after
-    loading, and in every other process, the first question opens another one.
+    Normal answers are free within a stream. A stream belongs to one process: after loading, and in
+    every other process, the first query opens a new one.
 
     Guarantee:
-        A stream is charged before its first question. How many were opened follows from
-        the answers, which are released anyhow.
+        A stream is charged before its first query. The number of streams follows from the answers,
+        which are released anyway.
 
     Example:
         >>> from dpflows.privacy.guarantee import Budget
@@ -345,7 +344,7 @@ class SparseVectorStream(Mechanism):
 
     @property
     def price(self) -> Event:
-        """A stream is pure, and no more is known about it."""
+        """A pure event: no more is known about a stream."""
         epsilon, turned = self._terms.epsilon, self._terms.sensitivity
         by_relation = (turned.zero_out, turned.add_remove, turned.replace_one)
         return PureEvent(
@@ -354,7 +353,7 @@ class SparseVectorStream(Mechanism):
 
     @contextlib.contextmanager
     def admitted(self, meter: Meter, count: int, entropy: Entropy) -> Iterator[Ask]:
-        """Held until all are answered: another thread could otherwise end the stream."""
+        """Locked until all are answered; otherwise another thread could end the stream."""
         before = self._stream
         try:
             with meter.held():
@@ -368,12 +367,12 @@ class SparseVectorStream(Mechanism):
             raise
 
     def guaranteed(self, meter: Meter) -> int:
-        """All answers might be anomalies, so a stream counts for ``alarms`` answers."""
+        """Since all answers might be anomalies, a stream counts as ``alarms`` answers."""
         with meter.held():
             return self._left() + self._terms.alarms * meter.remaining()
 
     def _streams_for(self, count: int) -> int:
-        """How many must be opened if every answer is an anomaly."""
+        """The number of new streams if every answer is an anomaly."""
         return -(-max(count - self._left(), 0) // self._terms.alarms)
 
     def _left(self) -> int:

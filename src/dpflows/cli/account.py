@@ -1,4 +1,4 @@
-"""``dpflows account``: what a training run costs, according to everyone."""
+"""``dpflows account``: what a training run costs under every accountant."""
 
 import math
 from collections.abc import Sequence
@@ -21,18 +21,24 @@ _CURVE_POINTS = 14
 
 
 def account(
-    rows: Annotated[int, typer.Option(help="Rows of the table; public.")],
-    batch_size: Annotated[int, typer.Option(help="Rows per batch, on average.")],
-    noise_multiplier: Annotated[float, typer.Option(help="Noise over the clipping norm.")],
-    delta: Annotated[float, typer.Option(help="Chance of failure, far below 1/rows.")],
-    steps: Annotated[int | None, typer.Option(help="Show epsilon after so many steps.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Show the steps this allows.")] = None,
-    sampling: Annotated[
-        str | None, typer.Option(help="Only this sampling: poisson or uniform.")
+    rows: Annotated[int, typer.Option(help="Number of rows, which is public.")],
+    batch_size: Annotated[int, typer.Option(help="Expected number of rows per batch.")],
+    noise_multiplier: Annotated[
+        float, typer.Option(help="Noise standard deviation over the clipping norm.")
+    ],
+    delta: Annotated[float, typer.Option(help="Delta, far below 1 / rows.")],
+    steps: Annotated[int | None, typer.Option(help="Number of steps; epsilon is computed.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Epsilon; the number of steps is computed.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    sampling: Annotated[
+        str | None, typer.Option(help="Show only this batch sampling: poisson or uniform.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON document.")
+    ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw epsilon against steps into this file.")
+        Path | None, typer.Option(help="Write a plot of epsilon against steps to this file.")
     ] = None,
 ) -> None:
     """Compare all accountants on one training run; reads no row."""
@@ -56,7 +62,7 @@ def account(
 
 def _check_target(steps: int | None, epsilon: float | None) -> None:
     if (steps is None) == (epsilon is None):
-        raise InputError("give either --steps or --epsilon, the other is computed")
+        raise InputError("give either --steps or --epsilon; the other is computed")
     if steps is not None and steps < 1:
         raise InputError(f"steps must be at least 1, got {steps}")
 
@@ -111,7 +117,7 @@ def _caption(views: "Sequence[View]") -> str:
 
     silent = [name for name in ACCOUNTANTS if name not in {view.accountant for view in views}]
     advice = "An estimate is not a guarantee."
-    return f"{advice} Cannot price sampled batches: {', '.join(silent)}." if silent else advice
+    return f"{advice} Not applicable to batches: {', '.join(silent)}." if silent else advice
 
 
 def _shown(value: int | float | None) -> str:
@@ -143,7 +149,7 @@ def _draw(run: "Run", views: "Sequence[View]", longest: int, path: Path) -> None
 
 
 def _drawn(view: "View") -> bool:
-    """One curve for each answer: relations that cost the same are drawn once."""
+    """One curve per result: relations with equal costs are drawn once."""
     return (
         view.neighbours
         in {"poisson": ("zero-out", "replace-one"), "uniform": ("replace-one",)}[view.sampling]

@@ -1,4 +1,4 @@
-"""``dpflows audit``: attack the training and hold the result against its claim."""
+"""``dpflows audit``: attack training and compare the result with the claimed guarantee."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,16 +12,16 @@ from dpflows.errors import InputError
 if TYPE_CHECKING:
     from dpflows.evaluation.audit import Finding
 
-#: Canaries, or repetitions of a step, where their number is not given.
+#: Default number of canaries, or of repetitions of a step.
 SIZES = {"gradients": 5000, "rows": 500, "step": 100_000}
-#: Which attacks look at a setting.
+#: The attacks that use a setting.
 _SETTINGS = {
     "score": ("rows",),
     "prior": ("rows",),
     "guesses": ("gradients", "rows"),
     "steps": ("gradients", "rows"),
 }
-#: The made-up table of an audit by rows.
+#: The generated table of an audit by rows.
 MADE_UP_ROWS, MADE_UP_COLUMNS = 2000, 10
 
 
@@ -29,23 +29,31 @@ MADE_UP_ROWS, MADE_UP_COLUMNS = 2000, 10
 def audit(
     rows: Annotated[
         Path | None,
-        typer.Argument(metavar="[ROWS]", help="A table to hide rows in; else one is made up."),
+        typer.Argument(
+            metavar="[ROWS]",
+            help="A table to insert canary rows into [default: a generated table].",
+        ),
     ] = None,
-    way: Annotated[str, typer.Option(help="gradients, rows or step.")] = "gradients",
-    epsilon: Annotated[float, typer.Option(help="The claim.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="The claim's delta.")] = 1e-5,
+    way: Annotated[str, typer.Option(help="Attack: gradients, rows or step.")] = "gradients",
+    epsilon: Annotated[float, typer.Option(help="Claimed epsilon.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Claimed delta.")] = 1e-5,
     canaries: Annotated[
-        int | None, typer.Option(help="Or repetitions of a step; else a number by the way.")
+        int | None,
+        typer.Option(help="Number of canaries, or of repetitions of a step [default: by --way]."),
     ] = None,
-    guesses: Annotated[int | None, typer.Option(help="Else the best number, planned.")] = None,
-    confidence: Annotated[float, typer.Option(help="Of the lower bound.")] = 0.95,
+    guesses: Annotated[
+        int | None,
+        typer.Option(help="Number of guesses [default: the best number, planned beforehand]."),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
     score: Annotated[
-        str | None, typer.Option(help="Of rows: density, unless given, or updates.")
+        str | None,
+        typer.Option(help="Score for --way rows: density or updates [default: density]."),
     ] = None,
     steps: settings.Steps = None,
     prior: settings.Prior = None,
     schema: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of ROWS, .toml or .json.")
+        Path | None, typer.Option(metavar="FILE", help="Schema of ROWS, a .toml or .json file.")
     ] = None,
     drop_extra: settings.DropExtra = False,
     no_header: settings.NoHeader = False,
@@ -53,7 +61,7 @@ def audit(
     *,
     text: dict[str, str],
 ) -> None:
-    """Attack training; a lower bound on epsilon beside the claim."""
+    """Attack training to test a claimed epsilon."""
     settings.check_limits(epsilon=epsilon, delta=delta, steps=steps)
     _check(way, rows, schema, canaries, epsilon)
     _check_ways(way, score=score, prior=prior, guesses=guesses, steps=steps)
@@ -79,20 +87,22 @@ def _check(
 
     check_choice("way", way, tuple(SIZES))
     if rows is not None and way != "rows":
-        raise InputError(f"ROWS belongs to --way rows; --way {way} needs no table")
+        raise InputError(f"ROWS can only be used with --way rows; --way {way} needs no table")
     if (rows is None) != (schema is None):
-        raise InputError("ROWS and --schema are given together, or not at all")
+        raise InputError("ROWS and --schema must be given together")
     if canaries is not None and not 2 <= canaries <= 10**7:
         raise InputError(f"canaries must lie between 2 and 1e+07, got {canaries}")
     if epsilon == float("inf"):
-        raise InputError("epsilon must be finite: without a claim there is nothing to refute")
+        raise InputError("epsilon must be finite: an audit tests a finite claim")
 
 
 def _check_ways(way: str, **given: Any) -> None:
-    """Refuse what the attack would not look at."""
+    """Refuse settings that the chosen attack does not use."""
     for name, value in given.items():
         if value is not None and way not in _SETTINGS[name]:
-            raise InputError(f"--{name} belongs to --way {' or '.join(_SETTINGS[name])}; remove it")
+            raise InputError(
+                f"--{name} can only be used with --way {' or '.join(_SETTINGS[name])}; remove it"
+            )
 
 
 def _attack(
@@ -122,7 +132,7 @@ def _table(
     drop_extra: bool,
     no_header: bool,
 ) -> Any:
-    """The given table and its schema, or made-up ones."""
+    """The given table and its schema, or generated ones."""
     from dpflows.evaluation.audit import made_up_table
     from dpflows.privacy.randomness import Entropy
     from dpflows.table.schema import Schema
@@ -169,7 +179,7 @@ def _tell(finding: "Finding", *, as_json: bool) -> None:
 
 
 def lines(finding: "Finding") -> list[str]:
-    """What a reader is told: the bound, its confidence, its reach, the claim, the meaning.
+    """The finding as text: the bound, its confidence, the largest possible bound, the claim.
 
     Example:
         >>> from dpflows.evaluation.audit import Finding
@@ -186,7 +196,7 @@ def lines(finding: "Finding") -> list[str]:
         f"Attack:       by {finding.way}, {finding.trials:,} {unit}{played}",
         f"Lower bound:  epsilon {finding.bound:.3f} at delta {finding.delta:g} "
         f"(confidence {finding.confidence:.6g})",
-        f"Could reach:  epsilon {finding.largest:.3f}, with every guess right",
+        f"Upper limit:  epsilon {finding.largest:.3f}, if every guess were right",
         f"Claim:        epsilon {finding.claimed:.3f}, {finding.verdict}",
         MEANING,
     ]

@@ -1,4 +1,4 @@
-"""``dpflows budget``: what was spent on a data set, and whether its ledger is whole."""
+"""``dpflows budget``: what was spent on a data set, and whether its ledger is intact."""
 
 import math
 from pathlib import Path
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 def budget(
     action: Annotated[
         Literal["show", "history", "verify"],
-        typer.Argument(metavar="ACTION", help="show, history or verify."),
+        typer.Argument(metavar="ACTION", help="What to do."),
     ],
     ledger: Annotated[
-        str, typer.Argument(metavar="LEDGER", help="A ledger's file, or postgresql://...")
+        str, typer.Argument(metavar="LEDGER", help="Ledger file, or a postgresql:// address.")
     ],
     model: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With verify: is this .dpflow charged here?"),
+        typer.Option(
+            metavar="FILE", help="With verify: also check that this .dpflow file was charged here."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show, list or verify what was spent on a data set."""
+    """Show, list or verify the budget spent on a data set."""
     from dpflows.privacy.ledger import Ledger
 
     if model is not None and action != "verify":
-        raise InputError("--model goes with verify: dpflows budget verify LEDGER --model FILE")
+        raise InputError(
+            "--model needs the action verify: dpflows budget verify LEDGER --model FILE"
+        )
     # Without a cap nothing is ever made here.
     opened = Ledger(ledger)
     if action == "show":
@@ -53,11 +57,10 @@ def _show(ledger: "Ledger", as_json: bool) -> None:
         f"Ledger: {ledger.place}",
         f"Identity: {ledger.identity}",
         f"Cap: epsilon {cap.epsilon} at delta {cap.delta}, neighbours {cap.neighbours}, "
-        f"priced by {ledger.accountant} ({_MEANING[ledger.composition]})",
+        f"accountant {ledger.accountant} ({_MEANING[ledger.composition]})",
         f"Spent: epsilon {_up(facts['spent'])}; charges: {facts['charges']:,}, "
         f"of them released: {facts['released']:,}",
-        f"Remaining: largest single fit still affordable: epsilon {_down(facts['remaining'])} "
-        f"at delta {cap.delta}",
+        f"Remaining for one further fit: epsilon {_down(facts['remaining'])} at delta {cap.delta}",
         *_pure_line(facts["remaining_pure"]),
     ]:
         output.say(output.console(), line)
@@ -70,8 +73,10 @@ _MEANING = {
 
 
 def _pure_line(left: float | None) -> list[str]:
-    """Said where pure charges, like noisy votes, can be paid in another way than fits."""
-    return [] if left is None else [f"Or, in pure charges alone: epsilon {_down(left)}"]
+    """A line for pure charges (delta 0), such as noisy votes, where they have another limit."""
+    return (
+        [] if left is None else [f"Remaining for charges with delta 0 only: epsilon {_down(left)}"]
+    )
 
 
 def _facts(ledger: "Ledger") -> dict[str, Any]:
@@ -118,12 +123,12 @@ def _line(number: str, time: str, state: str, epsilon: str, words: str) -> str:
 
 
 def _up(epsilon: float) -> str:
-    """Four digits after the point, never below the value: what is spent must not shrink."""
+    """Four decimal places, rounded up, since the spent budget must not be understated."""
     return f"{math.ceil(epsilon * 1e4 - 1e-6) / 1e4:.4f}"
 
 
 def _down(epsilon: float) -> str:
-    """Four digits after the point, never above the value: what is left must not grow."""
+    """Four decimal places, rounded down, since the remaining budget must not be overstated."""
     return f"{math.floor(epsilon * 1e4 + 1e-6) / 1e4:.4f}"
 
 
@@ -146,7 +151,7 @@ def _verify(ledger: "Ledger", model: Path | None, as_json: bool) -> None:
 
 def _findings(facts: dict[str, Any]) -> list[str]:
     lines = [
-        f"Whole: {facts['entries']:,} entries are chained, in order and priced right",
+        f"OK: hash chain, order and costs verified ({facts['entries']:,} entries)",
         f"Head: {facts['head']}",
     ]
     if "model" in facts:
@@ -157,26 +162,26 @@ def _findings(facts: dict[str, Any]) -> list[str]:
 
 
 _SAID = {
-    True: "The file is the one that the ledger marked as released",
-    False: "The ledger keeps no digest of the file, so only its receipt was checked",
+    True: "The file is the one that the ledger records as released",
+    False: "The ledger holds no digest of the file, so only its receipt was checked",
 }
 
 
 def _charged_model(model: Path) -> Any:
-    """The model, whose claim is what its releases cost, if it has a receipt."""
+    """The model, if it has a receipt and its claim equals the cost of its releases."""
     from dpflows.anomaly.persistence import load
 
     fitted = load(model)
     if getattr(fitted, "receipt_", None) is None:
         raise InputError(
-            f"{str(model)!r} has no receipt: it was fitted without a ledger, so no charge covers "
-            "it; fit it again with --ledger"
+            f"{str(model)!r} has no receipt: it was fitted without a ledger, so it was charged to "
+            "none; fit it again with --ledger"
         )
     return fitted
 
 
 def _require_same_releases(ledger: "Ledger", model: Any) -> None:
-    """Refuse a model that lists other releases than the ledger charged for its run."""
+    """Refuse a model whose list of releases differs from what the ledger charged."""
     from dpflows.privacy.accounting.base import tally
 
     run = model.receipt_.run
@@ -188,13 +193,13 @@ def _require_same_releases(ledger: "Ledger", model: Any) -> None:
     ]
     if tally(charged) != tally(model.guarantee_.events):
         raise InputError(
-            f"the model lists other releases than the ledger charged for run {run!r}; do not "
-            "trust its certificate, get the released file again"
+            "the releases that the model lists differ from those that the ledger charged for run "
+            f"{run!r}; do not rely on its certificate; get the released file again"
         )
 
 
 def _release(ledger: "Ledger", receipt: "Receipt", model: Path) -> dict[str, bool]:
-    """Whether the ledger knows this very file; an error if it knows another one."""
+    """Whether the ledger records this file as released; an error if it records another one."""
     from dpflows.files import artefact_digest
 
     state = ledger.state_of(receipt.run)
@@ -202,7 +207,7 @@ def _release(ledger: "Ledger", receipt: "Receipt", model: Path) -> dict[str, boo
         return {"released": False}
     if artefact_digest(model) != state.artefact:
         raise InputError(
-            f"{str(model)!r} carries the receipt of run {receipt.run!r}, but the ledger marked "
-            "another file as that run's release; get the released file again"
+            f"{str(model)!r} carries the receipt of run {receipt.run!r}, but the ledger records "
+            "another file as the release of that run; get the released file again"
         )
     return {"released": True}

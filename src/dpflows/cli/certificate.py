@@ -1,4 +1,4 @@
-"""``dpflows certificate``: what a model promises, in words and for machines."""
+"""``dpflows certificate``: the privacy guarantee of a model, as text or JSON."""
 
 import json
 from pathlib import Path
@@ -19,16 +19,18 @@ def certificate(
     model: ModelFile,
     target: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Write it here: .txt or .json."),
+        typer.Option(
+            "--output", metavar="FILE", help="Write the certificate to this .txt or .json file."
+        ),
     ] = None,
     key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Refuse a model not signed with this public key."),
+        typer.Option(metavar="FILE", help="Require a signature by this public key."),
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model promises, in plain words or as JSON."""
+    """Show the privacy guarantee of a model, as text or JSON."""
     from dpflows.anomaly.persistence import load, require_signature
     from dpflows.files import read_signature
 
@@ -49,7 +51,7 @@ def certificate(
 
 
 def describe(fitted: Any) -> dict[str, Any]:
-    """The certificate as plain JSON: released and public facts alone."""
+    """The certificate as plain JSON; it holds only released and public values."""
     from dpflows.anomaly.threshold import DPAnomalyDetector
 
     promise, receipt = fitted.guarantee_, getattr(fitted, "receipt_", None)
@@ -66,15 +68,15 @@ def describe(fitted: Any) -> dict[str, Any]:
 
 
 def in_words(document: dict[str, Any]) -> list[str]:
-    """The certificate for a reader, line by line; no text of the file can add a line."""
+    """The certificate as text, line by line; no text in the file can add a line."""
     events = [event.get("purpose", "") for event in document["events"]]
     purposes = "; ".join(dict.fromkeys(filter(None, events))) or "nothing"
     columns = ", ".join(f"{c['name']} ({c['kind']})" for c in document["columns"])
     versions = ", ".join(f"{name} {of}" for name, of in document["versions"].items())
     lines = [
-        f"What was paid for: {purposes}.",
+        f"Private releases: {purposes}.",
         f"Columns: {columns}.",
-        f"Computed by: {versions}. Computed again and confirmed by dpflows {__version__}.",
+        f"Computed by: {versions}. Recomputed and confirmed by dpflows {__version__}.",
         *_proof(document["receipt"]),
         *_vouched(document["signature"]),
     ]
@@ -97,16 +99,16 @@ def _signature(signed: "Signature | None", key: Path | None) -> dict[str, Any] |
 
 def _vouched(signature: dict[str, Any] | None) -> list[str]:
     if signature is None:
-        return ["Unsigned: nothing shows who made this file or whether it was changed."]
+        return ["Not signed: who made this file, and whether it was changed, cannot be checked."]
     lead = f"Signed by {signature['signer']}, key fingerprint {signature['fingerprint']}"
     known = (
-        "It is the key that was given."
+        "This is the key given with --key."
         if signature["is_given_key"]
-        else "Whose key it is shows only a comparison: dpflows verify MODEL --key PUBLIC.pem"
+        else "To check whose key this is, run: dpflows verify MODEL --key PUBLIC.pem"
     )
     return [
         f"{lead}, at {signature['time']}.",
-        f"The signature is valid: no byte of the file has changed since. {known}",
+        f"The signature is valid: the file has not changed since. {known}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""``dpflows compare``: our methods and those of others on the same rows and budget."""
+"""``dpflows compare``: dpflows and baseline methods on the same rows and budget."""
 
 import dataclasses
 import json
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 HELD_OUT = 0.2
 
 LEGEND = (
-    "TV1, TV2: mean total variation of columns and of pairs, against held-out rows. AUC: the "
-    "target, learned from synthetic and tested on held-out rows (R squared for numbers). detect: "
-    "how well both are told apart, 0.5 is best. epsilon: each method's total for {neighbours} "
-    "neighbours, as its own accountant states it; replace: if a row may become any other."
+    "TV1, TV2: mean total variation distance of columns and of pairs of columns, against held-out "
+    "rows. AUC: of a classifier of the target, trained on synthetic and tested on held-out rows (R "
+    "squared for a numeric target). detect: AUC of a classifier that separates synthetic from "
+    "held-out rows; 0.5 is best. epsilon: each method's total for {neighbours} neighbours, by its "
+    "own accountant; replace: for replace-one neighbours."
 )
 
 
@@ -32,21 +33,27 @@ LEGEND = (
 def compare(
     rows: settings.RowsFile,
     schema: settings.SchemaFile,
-    epsilon: Annotated[float, typer.Option(help="What each method may spend in all.")],
+    epsilon: Annotated[float, typer.Option(help="Total epsilon of each method.")],
     delta: settings.Delta = None,
     neighbours: settings.Neighbours = "zero-out",
     target: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What is predicted; else the schema's.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column to predict [default: the schema's target]."),
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Which; else all, such as DPDensity,mst,aim.")
+        str | None,
+        typer.Option(metavar="A,B", help="Methods, such as DPDensity,mst,aim [default: all]."),
     ] = None,
     test: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Held-out rows; else a fifth of ROWS.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Held-out rows [default: a random fifth of ROWS]."),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="When a peer is stopped.")] = 600.0,
+    seconds: Annotated[
+        float, typer.Option(help="Time limit of each baseline, in seconds.")
+    ] = 600.0,
     document: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="A .json file for all figures.")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write all figures to this .json file."),
     ] = None,
     force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
@@ -92,7 +99,10 @@ def _declared(path: Path, target: str | None) -> "Schema":
 
     schema = Schema.read(path)
     if missing := schema.undeclared():
-        raise InputError(f"column {missing[0]!r} is not declared; a comparison discovers nothing")
+        raise InputError(
+            f"column {missing[0]!r} is not fully declared; declare it in the schema, "
+            "since compare does not discover bounds or categories"
+        )
     return schema if target is None else dataclasses.replace(schema, target=target)
 
 
@@ -155,7 +165,7 @@ def _show(lines: "list[Line]", found: dict[str, Any], document: Path | None) -> 
             if remark:
                 output.say(screen, f"{line.method}: {remark}")
     for why in found["left_out"]:
-        output.say(screen, f"Left out: {why}")
+        output.say(screen, f"Not run: {why}")
     if document is not None:
         output.say(screen, f"Figures: {document}")
 

@@ -1,4 +1,4 @@
-"""``dpflows demo``: first light, from made-up private rows to a public model."""
+"""``dpflows demo``: a first example, from generated private rows to a public model."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,11 +19,13 @@ FILES = {
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--output", help="Where the results go.")] = Path("demo"),
+    folder: Annotated[Path, typer.Option("--output", help="Output folder.")] = Path("demo"),
     force: settings.Force = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON document.")
+    ] = False,
 ) -> None:
-    """Fit a private flow on the pinwheel; leaves rows and a picture."""
+    """Fit a private flow to generated data and write the results."""
     import numpy as np
 
     from dpflows.estimators.flow import DPFlow
@@ -36,7 +38,7 @@ def demo(
     box = (DATASETS["pinwheel"].low, DATASETS["pinwheel"].high)
     # the rule would take a mixture here; a demo of flows shows one
     flow = DPFlow(epsilon=EPSILON, delta=DELTA, bounds=box)
-    screen.print(f"Fitting a private flow to {ROWS:,} rows of the pinwheel ...")
+    screen.print(f"Fitting a private flow to {ROWS:,} rows of the pinwheel data set")
     _fit(flow, train, quiet=json)
     files = _leave(flow, train, places, force=force)
     result = _result(flow, flow.score(test), files)
@@ -47,7 +49,7 @@ def demo(
 
 
 def _fit(flow: Any, rows: Any, *, quiet: bool) -> None:
-    """Fit with a bar that shows steps, epsilon and time left."""
+    """Fit with a progress bar of steps, epsilon and time left."""
     from dpflows.pipeline.plan import Odometer
     from dpflows.training.dp_sgd import Callbacks
 
@@ -58,7 +60,7 @@ def _fit(flow: Any, rows: Any, *, quiet: bool) -> None:
 
 
 def _places(folder: Path, *, force: bool) -> dict[str, Path]:
-    """Where the four files go; refused before any work if one of them cannot go there."""
+    """The paths of the four files; refused before any work if one cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -70,7 +72,7 @@ def _places(folder: Path, *, force: bool) -> dict[str, Path]:
 
 
 def _leave(flow: Any, train: Any, paths: dict[str, Path], *, force: bool) -> dict[str, str]:
-    """Write the four files, each whole or not at all."""
+    """Write the four files, each of them atomically."""
     import pandas as pd
 
     from dpflows.evaluation.plots import density_figure
@@ -107,7 +109,7 @@ def _tell(screen: Any, flow: Any, result: dict[str, Any]) -> None:
     screen.print(f"Guarantee: {_headline(flow.guarantee_)}")
     screen.print(
         f"Test log-likelihood: {result['test_log_likelihood']:.3f} nats per row "
-        f"(NOT PRIVATE: computed on {TEST_ROWS:,} held-out rows, which a demo may show)."
+        f"(NOT PRIVATE: computed on {TEST_ROWS:,} held-out rows, which are generated here)."
     )
     for name, path in result["files"].items():
         screen.print(f"  {name:<12} {path}")
@@ -126,5 +128,5 @@ def _next_command(plan: Any) -> str:
 def _headline(promise: Any) -> str:
     return (
         f"epsilon {promise.epsilon:.3f} at delta {promise.delta:g} ({promise.neighbours}), "
-        f"or {promise.replace_one_epsilon:.3f} if a row may become any other (replace-one)."
+        f"or {promise.replace_one_epsilon:.3f} for replace-one neighbours."
     )

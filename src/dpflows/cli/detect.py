@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from dpflows.anomaly.threshold import DPAnomalyDetector
 
 NOTE = (
-    "INTERNAL: what is said about private rows is itself private, and no guarantee covers it. "
-    "Keep the file where the rows are kept."
+    "INTERNAL: results about private rows are themselves private, and no guarantee covers them. "
+    "Store the file as you store the rows."
 )
 ENSEMBLE_NOTE = (
-    "These answers protect the people in the ensemble's training rows; about the rows that were "
-    "asked they are as private as those rows."
+    "The guarantee covers the ensemble's training rows. It does not cover the rows scored here: "
+    "treat the results as you treat those rows."
 )
 DEFAULT_CONTAMINATION = 0.1
 
@@ -41,10 +41,11 @@ def detect(
     rows: RowsFile,
     target: AnswersFile = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Lowest log-density of a normal row, original units.")
+        float | None,
+        typer.Option(help="Flag rows whose log-density, in original units, is below this."),
     ] = None,
     contamination: Annotated[
-        float | None, typer.Option(help="Share of ordinary rows to flag; else 0.1.")
+        float | None, typer.Option(help="Share of normal rows to flag [default: 0.1].")
     ] = None,
     ledger: settings.LedgerPlace = None,
     force: Force = False,
@@ -59,7 +60,9 @@ def detect(
     from dpflows.cli.tables import read_rows
 
     if threshold is not None and contamination is not None:
-        raise InputError("give --threshold or --contamination, not both: each decides alone")
+        raise InputError(
+            "give --threshold or --contamination, not both: each determines the threshold"
+        )
     target = require_private_target(target, "detections", rows, force=force)
     settings.require_apart(ledger, rows, model, target)
     judge = judge_for(load(model), threshold, contamination, ledger)
@@ -75,22 +78,22 @@ def detect(
 
 
 class Judge(abc.ABC):
-    """Answers about the rows of a table, and what there is to say about the answers."""
+    """Flags the rows of a table and reports what was flagged."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.flagged = model, 0
 
     @abc.abstractmethod
     def write(self, frame: Any, target: Path, *, force: bool) -> None:
-        """Answer and write."""
+        """Flag the rows and write the result."""
 
     @abc.abstractmethod
     def lines(self, counted: str) -> list[str]:
-        """What a reader is told."""
+        """The report as text."""
 
     @abc.abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What a machine is told."""
+        """The report as JSON values."""
 
     def _counted(self, anomaly: "np.ndarray") -> "np.ndarray":
         self.flagged += int(anomaly.sum())
@@ -99,24 +102,24 @@ class Judge(abc.ABC):
 
 @final
 class ByThreshold(Judge):
-    """A density and a threshold: answers are free."""
+    """A density and a threshold: its answers cost no privacy."""
 
     def __init__(self, model: "DPAnomalyDetector", said: str) -> None:
         super().__init__(model)
         self._said = said
 
     def write(self, frame: Any, target: Path, *, force: bool) -> None:
-        """Answer piece by piece."""
+        """Flag the rows in chunks."""
         write_answers(frame, target, self._answer, force=force)
 
     def lines(self, counted: str) -> list[str]:
-        """Stamps, where the threshold came from, and how many rows lie below it."""
+        """Warnings, the origin of the threshold, and the number of rows below it."""
         promise, rule = self.model.guarantee_, self.model.threshold_rule_
         said = [self._said] if self._said else []
         return [*promise.stamps, NOTE, *said, f"{counted}, by {rule.sentence}"]
 
     def facts(self) -> dict[str, Any]:
-        """The same for a machine."""
+        """The same as JSON values."""
         rule = self.model.threshold_rule_
         return {
             "columns": ["anomaly", "log_density"],
@@ -128,30 +131,30 @@ class ByThreshold(Judge):
 
     def _answer(self, piece: Any) -> dict[str, Any]:
         logs = self.model.score_samples(piece)
-        # a log-density that is no number is no sign of being normal
+        # a row whose log-density is not a number is flagged
         return {"anomaly": self._counted(~(logs >= self.model.offset_)), "log_density": logs}
 
 
 @final
 class ByVote(Judge):
-    """An ensemble: every answer is charged, and all rows are answered or none."""
+    """An ensemble: every answer is charged, and either all rows are answered or none."""
 
     def __init__(self, model: Any, place: str | None) -> None:
         super().__init__(model)
         self._place, self._ledger = place, settings.open_ledger(place)
 
     def write(self, frame: Any, target: Path, *, force: bool) -> None:
-        """Answer all rows at once: a budget that does not suffice is left alone."""
+        """Answer all rows at once; if the budget does not suffice, nothing is charged."""
         write_answers(frame, target, self._answer, chunk=max(frame.num_rows, 1), force=force)
 
     def lines(self, counted: str) -> list[str]:
-        """Stamps, how many rows were voted out, and how many answers remain."""
+        """Warnings, the number of flagged rows, and the number of answers left."""
         remaining = f"Answers left: {self.model.remaining_queries():,}"
         stamps, told = self.model.guarantee_.stamps, settings.Told.of(self._ledger, self._place)
-        return [*stamps, ENSEMBLE_NOTE, f"{counted}, by a private vote", remaining, *told.lines]
+        return [*stamps, ENSEMBLE_NOTE, f"{counted}, by private votes", remaining, *told.lines]
 
     def facts(self) -> dict[str, Any]:
-        """The same for a machine."""
+        """The same as JSON values."""
         return {
             "columns": ["anomaly"],
             "anomalies": self.flagged,
@@ -169,7 +172,7 @@ class ByVote(Judge):
 def judge_for(
     model: Any, threshold: float | None, contamination: float | None, ledger: str | None = None
 ) -> Judge:
-    """Who answers: the model's own threshold, one that was asked for, or a vote."""
+    """The judge for a model: its own threshold, a requested one, or votes."""
     from dpflows.anomaly.persistence import density_of
     from dpflows.anomaly.threshold import DPAnomalyDetector
     from dpflows.estimators.base import DensityEstimator
@@ -179,8 +182,8 @@ def judge_for(
         return _vote(model, asked, ledger)
     if ledger is not None:
         raise InputError(
-            "only an ensemble's answers are charged: this model was paid for when it was fitted, "
-            "so leave --ledger out"
+            "only the answers of an ensemble are charged; this model was charged when it was "
+            "fitted, so remove --ledger"
         )
     if isinstance(model, DPAnomalyDetector) and threshold is None:
         own = model if contamination is None else model.with_contamination(contamination)
@@ -188,14 +191,15 @@ def judge_for(
     share = DEFAULT_CONTAMINATION if contamination is None else contamination
     rule = "samples" if threshold is None else threshold
     detector = DPAnomalyDetector.around(density_of(model), contamination=share, threshold=rule)
-    said = f"The model has no threshold of its own: --contamination {share:g} is assumed."
+    said = f"The model has no threshold; using --contamination {share:g}."
     return ByThreshold(detector, "" if asked else said)
 
 
 def _vote(model: Any, asked: bool, ledger: str | None) -> Judge:
     if asked:
         raise InputError(
-            "an ensemble takes neither --threshold nor --contamination: its members have their own "
-            "thresholds since the fit, and other answers would need another ensemble"
+            "an ensemble takes neither --threshold nor --contamination: its thresholds were set "
+            "when it was fitted; remove the option, or fit another ensemble with dpflows ensemble "
+            "--contamination"
         )
     return ByVote(model, ledger)

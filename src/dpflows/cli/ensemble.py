@@ -1,4 +1,4 @@
-"""``dpflows ensemble``: fit many densities whose private vote answers questions."""
+"""``dpflows ensemble``: fit an ensemble of densities that finds anomalies by private votes."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -24,23 +24,39 @@ ESTIMATORS = ("mixture", "flow")
 def ensemble(
     rows: settings.RowsFile,
     schema: settings.SchemaFile,
-    epsilon: Annotated[float, typer.Option(help="Budget of all answers together.")],
-    epsilon_per_query: Annotated[float, typer.Option(help="Price of one answer, or stream.")],
-    target: Annotated[Path, typer.Option("--output", metavar="FILE", help="INTERNAL, .dpflow.")],
+    epsilon: Annotated[float, typer.Option(help="Total epsilon of all answers.")],
+    epsilon_per_query: Annotated[
+        float, typer.Option(help="Epsilon of one answer, or of one stream.")
+    ],
+    target: Annotated[
+        Path,
+        typer.Option("--output", metavar="FILE", help="Output file: .dpflow, INTERNAL."),
+    ],
     delta: settings.Delta = None,
     allow_large_delta: settings.AllowLargeDelta = False,
     neighbours: Annotated[
-        str, typer.Option(show_default=False, help="zero-out, replace-one or add-remove.")
+        str,
+        typer.Option(
+            show_default=False,
+            help="Neighbours: zero-out (default), replace-one or add-remove.",
+        ),
     ] = "zero-out",
-    parts: Annotated[int, typer.Option(help="How many densities vote.")] = 10,
+    parts: Annotated[
+        int, typer.Option(help="Number of parts; one density is fitted to each.")
+    ] = 10,
     mechanism: Annotated[
         str,
-        typer.Option(help="geometric, or exponential, sparse-vector.", show_default=False),
+        typer.Option(
+            help="Vote: geometric (default), exponential or sparse-vector.",
+            show_default=False,
+        ),
     ] = "geometric",
-    alarms: Annotated[int, typer.Option(help="Anomalies that a stream reports.")] = 1,
-    estimator: Annotated[str, typer.Option(help="mixture or flow.")] = "mixture",
-    contamination: Annotated[float, typer.Option(help="Share of a part's rows to flag.")] = 0.1,
-    jobs: Annotated[int, typer.Option(help="Parts fitted at once.")] = 1,
+    alarms: Annotated[int, typer.Option(help="Anomalies per stream, for sparse-vector.")] = 1,
+    estimator: Annotated[
+        str, typer.Option(help="Density of each part: mixture or flow.")
+    ] = "mixture",
+    contamination: Annotated[float, typer.Option(help="Share of each part's rows to flag.")] = 0.1,
+    jobs: Annotated[int, typer.Option(help="Number of parts fitted in parallel.")] = 1,
     ledger: settings.LedgerPlace = None,
     cap_epsilon: settings.CapEpsilon = None,
     cap_delta: settings.CapDelta = None,
@@ -106,13 +122,14 @@ def _check(jobs: int, delta: float | None, neighbours: str) -> None:
         raise InputError(f"jobs must be at least 1, or -1 for all cores, got {jobs}")
     if neighbours == "add-remove" and delta is None:
         raise InputError(
-            "delta must be given with add-remove: the rule for it would publish the number of rows"
+            "delta must be given with add-remove neighbours, because the default depends on the "
+            "number of rows, which is then private; add --delta"
         )
 
 
 @contextlib.contextmanager
 def _progress(parts: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar over the parts; nothing away from a terminal."""
+    """A progress bar over the parts, on a terminal only."""
     from dpflows.cli.fit import is_terminal
 
     if not is_terminal():
@@ -144,7 +161,8 @@ def _tell(
         INTERNAL_STAMP,
         *(f"Guarantee of all answers together: {line}" for line in head),
         *(f"Caveat: {caveat}" for caveat in promise.caveats),
-        f"{detector.plan_.sentence} Answers that are certain: {detector.remaining_queries():,}",
+        f"{detector.plan_.sentence} Answers within the budget: at least "
+        f"{detector.remaining_queries():,}",
         *told.lines,
         f"Ensemble: {target}",
         f"Next: {command}",

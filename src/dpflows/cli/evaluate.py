@@ -1,4 +1,4 @@
-"""``dpflows evaluate``: how well a model describes rows, for insiders or for all."""
+"""``dpflows evaluate``: how well a model describes rows, INTERNAL or differentially private."""
 
 import dataclasses
 import json
@@ -22,19 +22,24 @@ def evaluate(
     model: settings.ModelFile,
     rows: settings.RowsFile,
     private: Annotated[
-        bool, typer.Option("--private", help="Release noisy figures that may be published.")
+        bool,
+        typer.Option(
+            "--private", help="Compute noisy, differentially private figures that may be published."
+        ),
     ] = False,
-    epsilon: Annotated[float | None, typer.Option(help="What --private may spend.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Epsilon of --private.")] = None,
     delta: settings.Delta = None,
     neighbours: settings.Neighbours = "zero-out",
     ledger: settings.LedgerPlace = None,
     cap_epsilon: settings.CapEpsilon = None,
     cap_delta: settings.CapDelta = None,
     target: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="A .json file for all figures.")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write all figures to this .json file."),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An .html page with pictures.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a report with plots to this .html file."),
     ] = None,
     force: settings.Force = False,
     drop_extra: settings.DropExtra = False,
@@ -77,14 +82,14 @@ def evaluate(
 
 @dataclasses.dataclass(frozen=True)
 class _Places:
-    """Where the figures go, and where the page goes."""
+    """The paths of the figures and of the report."""
 
     figures: Path | None
     report: Path | None
     force: bool
 
     def check(self, *sources: Path) -> None:
-        """Refuse places that cannot be written, or that hold what is read."""
+        """Refuse paths that cannot be written or that are input files."""
         for source in sources:
             if self.figures is not None:
                 settings.require_target(self.figures, (".json",), source=source, force=self.force)
@@ -94,7 +99,7 @@ class _Places:
                 )
 
     def contents(self, found: dict[str, Any], subject: "Subject") -> dict[Path, bytes]:
-        """What is to be written where; the first file is the one that a ledger marks."""
+        """The content of each file; a ledger records the first one."""
         written = {}
         if self.figures is not None:
             text = json.dumps(found, indent=2, allow_nan=False)
@@ -107,13 +112,13 @@ class _Places:
 
     @property
     def facts(self) -> dict[str, str | None]:
-        """For a machine."""
+        """As JSON values."""
         named = {"file": self.figures, "report": self.report}
         return {name: None if path is None else str(path) for name, path in named.items()}
 
     @property
     def lines(self) -> list[str]:
-        """For a reader."""
+        """As text."""
         named = {"Figures": self.figures, "Report": self.report}
         return [f"{name}: {path}" for name, path in named.items() if path is not None]
 
@@ -122,11 +127,13 @@ def _check(
     private: bool, epsilon: float | None, delta: float | None, books: tuple[Any, ...]
 ) -> None:
     if private != (epsilon is not None):
-        raise InputError("--private and --epsilon are given together, or not at all")
+        raise InputError("--private and --epsilon must be given together")
     if not private and (delta is not None or books != (None, None, None)):
-        raise InputError("--delta, --ledger and its caps belong to --private")
+        raise InputError("--delta, --ledger, --cap-epsilon and --cap-delta need --private")
     if epsilon == float("inf"):
-        raise InputError("epsilon must be finite with --private; leave both out for INTERNAL")
+        raise InputError(
+            "epsilon must be finite with --private; remove both for an INTERNAL evaluation"
+        )
     settings.check_limits(epsilon=epsilon, delta=delta)
 
 
@@ -155,11 +162,11 @@ def _plan(epsilon: float, delta: float, neighbours: Any, subject: "Subject") -> 
 
 
 def _require_price(subject: "Subject") -> None:
-    """Refuse to charge figures of a model that nothing was paid for, before a ledger is made."""
+    """Refuse to charge for figures of a non-private model, before a ledger is created."""
     if stamps := subject.model.guarantee_.stamps:
         raise InputError(
-            f"a ledger takes only figures that have a price, but the model is {stamps[0]}; "
-            "evaluate it without --private, and keep the figures INTERNAL"
+            f"a model that is not private cannot be evaluated with --ledger; it is {stamps[0]}; "
+            "evaluate it without --private and keep the figures INTERNAL"
         )
 
 
@@ -174,7 +181,7 @@ def _released(
 ) -> dict[str, Any]:
     from dpflows.privacy.randomness import Entropy
 
-    # bins and ranges come from the model: what voids its promise voids that of the figures
+    # bins and ranges come from the model: if it is not private, neither are the figures
     guarantee = plan.guarantee(stamps=subject.model.guarantee_.stamps)
     return {
         "internal": not guarantee.is_private,
@@ -197,7 +204,7 @@ def _finish(
     ledger: str | None = None,
     as_json: bool,
 ) -> None:
-    """The files first, the ledger's mark, then words."""
+    """Write the files, record them in the ledger, then print."""
     contents = places.contents(found, subject)
     if books is None or receipt is None:
         _write(contents, places.force)
@@ -220,7 +227,7 @@ def _write(contents: dict[Path, bytes], force: bool) -> None:
 
 
 def _publish(contents: dict[Path, bytes], books: "Ledger", receipt: "Receipt", force: bool) -> None:
-    """Mark the run as released with its first file; the others say no more than it."""
+    """Record the run as released with its first file; the others hold nothing further."""
     from dpflows.privacy.ledger import publish
 
     if not contents:

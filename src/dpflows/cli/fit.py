@@ -1,4 +1,4 @@
-"""``dpflows fit``: spend a budget on a table and leave a model."""
+"""``dpflows fit``: fit a private density to a table and write the model."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,10 @@ def fit(
     rows: settings.RowsFile,
     schema: settings.SchemaFile,
     epsilon: settings.Epsilon,
-    model: Annotated[Path, typer.Option("--output", metavar="FILE", help="The model, .dpflow.")],
+    model: Annotated[
+        Path,
+        typer.Option("--output", metavar="FILE", help="Where to write the model, a .dpflow file."),
+    ],
     delta: settings.Delta = None,
     allow_large_delta: settings.AllowLargeDelta = False,
     neighbours: settings.Neighbours = "zero-out",
@@ -33,14 +36,13 @@ def fit(
     normalisation: settings.Normalisation = None,
     discover: settings.Discover = None,
     optimizer: Annotated[str | None, typer.Option(hidden=True)] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Number of steps; plan --help has rarer settings.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of training steps.")] = None,
     batch_size: settings.BatchSize = None,
     learning_rate: Annotated[float | None, typer.Option(hidden=True)] = None,
     noise_multiplier: Annotated[float | None, typer.Option(hidden=True)] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keeps the run until the model is safe.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Checkpoint file, from which a stopped fit resumes."),
     ] = None,
     ledger: settings.LedgerPlace = None,
     cap_epsilon: settings.CapEpsilon = None,

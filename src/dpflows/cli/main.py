@@ -1,4 +1,4 @@
-"""The command ``dpflows``: finds the verb, runs it, turns failures into one line.
+"""The command ``dpflows``: finds the verb, runs it and reports failures on one line.
 
 A verb is one module with one function, and one line in ``VERBS``. Only the verb
 that is asked for is imported, and verbs import the library inside their function,
@@ -22,7 +22,7 @@ from dpflows.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """Where a verb's function lives, and options to show as an example.
+    """The function of a verb, by module and name, and example options for its help.
 
     Example:
         >>> Verb("dpflows.cli.output", "print_json", "--rows 9").function().__name__
@@ -72,6 +72,10 @@ VERBS: dict[str, Verb] = {
     ),
     "reproduce": Verb("dpflows.cli.reproduce", "reproduce", "half-moons --folds 1"),
 }
+
+
+#: The widest help, on terminals that are as wide.
+HELP_WIDTH = 100
 
 
 def build(verbs: Mapping[str, Verb]) -> typer.Typer:
@@ -152,9 +156,9 @@ def _command(name: str, verb: Verb) -> Any:
     function = verb.function()
     # given in full, or the list of verbs would cut it with dots
     summary = (function.__doc__ or "").strip().split("\n")[0]
-    single.command(name, short_help=summary, epilog=f"Example: dpflows {name} {verb.options}")(
-        function
-    )
+    example = f"Example: dpflows {name} {verb.options}"
+    settings = {"max_content_width": HELP_WIDTH}
+    single.command(name, short_help=summary, epilog=example, context_settings=settings)(function)
     return typer.main.get_command(single)
 
 
@@ -180,12 +184,12 @@ def _root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Differentially private densities, synthetic tables and anomaly detectors."""
+    """Differentially private densities, synthetic tables and anomaly detection."""
 
 
 app = build(VERBS)

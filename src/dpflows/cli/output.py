@@ -1,8 +1,8 @@
 """What the command line prints: results to stdout, everything else to stderr.
 
-A script that reads stdout gets the result alone; progress and errors never mix
-with it. An error is one line. An unexpected exception is named by its type and place,
-with ``--debug`` by its trace, and never by its text, which could quote a private value.
+A script that reads stdout gets only the result; progress and errors go to stderr. An error is one
+line. Of an unexpected exception the type and the place are shown, with ``--debug`` the traceback,
+but never its message, which could quote a private value.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 EXIT_CODES = {
     SUCCESS: "done",
     UNEXPECTED: "unexpected failure",
-    MISUSE: "wrong use or input",
-    NO_BUDGET: "not enough budget",
+    MISUSE: "invalid options or input",
+    NO_BUDGET: "privacy budget too small",
     NOT_TRAINED: "training failed",
     INTERRUPTED: "interrupted",
-    PIPE_CLOSED: "reader of stdout left",
+    PIPE_CLOSED: "stdout was closed",
 }
 
 #: Errors whose texts are ours and may be shown.
@@ -45,7 +45,7 @@ Advance = Callable[[int, float], None]
 
 
 def console(*, quiet: bool = False) -> Console:
-    """The console for human-readable results; ``quiet`` swallows everything.
+    """The console for human-readable results; ``quiet`` prints nothing.
 
     Long lines are left to the terminal, so that a command shown can be copied.
 
@@ -58,7 +58,7 @@ def console(*, quiet: bool = False) -> Console:
 
 
 def say(screen: Console, text: str) -> None:
-    """Print a line as it is: brackets are no markup, control characters are shown as escapes.
+    """Print a line literally: no markup, control characters are escaped.
 
     Example:
         >>> say(console(), "column [bold]")
@@ -68,19 +68,19 @@ def say(screen: Console, text: str) -> None:
 
 
 def permissions(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """A line about a file meant to be shared that only its owner may read; else nothing.
+    """A note if a file that is meant to be shared is readable by its owner only.
 
     Example:
         >>> import tempfile
         >>> permissions(tempfile.mkstemp()[1])
-        ('Readable by you only; chmod to share it.',)
+        ('The file is readable by you only; run chmod to share it.',)
     """
     is_private = os.name == "posix" and not os.stat(path).st_mode & 0o077
-    return ("Readable by you only; chmod to share it.",) if is_private else ()
+    return ("The file is readable by you only; run chmod to share it.",) if is_private else ()
 
 
 def print_json(result: Any) -> None:
-    """Print one JSON document, and nothing that JSON does not know.
+    """Print one document of strict JSON.
 
     Example:
         >>> print_json({"epsilon": 1.5})
@@ -93,7 +93,7 @@ def print_json(result: Any) -> None:
 
 @contextlib.contextmanager
 def progress(task: str, *, steps: int, quiet: bool = False) -> Iterator[Advance]:
-    """A bar on stderr with steps, epsilon spent and time left.
+    """A progress bar on stderr with steps, epsilon spent and time left.
 
     Example:
         >>> with progress("training", steps=2, quiet=True) as advance:
@@ -113,7 +113,7 @@ def progress(task: str, *, steps: int, quiet: bool = False) -> Iterator[Advance]
 
 @contextlib.contextmanager
 def counting(task: str, *, quiet: bool = False) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr for pieces of work, with the last one finished and the time left.
+    """A progress bar on stderr for tasks, with the last finished task and the time left.
 
     Example:
         >>> with counting("folds", quiet=True) as advance:
@@ -134,12 +134,12 @@ def counting(task: str, *, quiet: bool = False) -> Iterator[Callable[[int, int, 
 
 
 def report_failure(error: BaseException, *, debug: bool) -> int:
-    """Say on stderr what went wrong and return the exit code.
+    """Report an error on stderr and return the exit code.
 
     Guarantee:
-        Only the messages of the errors in ``dpflows.errors`` and of the argument parser
-        are shown; they hold no private value. Any other exception is named by its type and
-        place, with ``debug`` by its trace, and never by its text.
+        Only the messages of the errors in ``dpflows.errors`` and of the argument parser are shown;
+        they hold no private value. Of any other exception the type and the place are shown, with
+        ``debug`` the traceback, and never its message.
 
     Example:
         >>> report_failure(InputError("epsilon must be positive, got -1"), debug=False)
@@ -155,26 +155,26 @@ def report_failure(error: BaseException, *, debug: bool) -> int:
 
 
 def without_texts(error: BaseException) -> str:
-    """The trace of an error and of all that led to it, with the texts of our own errors alone.
+    """The traceback of an error and its causes, with the messages of dpflows' own errors only.
 
     Guarantee:
-        Other libraries quote the value at which they failed, so their texts are left out.
+        Other libraries may quote a value in a message, so their messages are left out.
 
     Example:
         >>> print(without_texts(KeyError("patient-4711")), end="")
         Traceback (most recent call last):
-        KeyError: text left out, it could quote a private value
+        KeyError: message withheld, it could quote a private value
     """
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    earlier = "" if before is None else f"{without_texts(before)}\nwhich led to\n\n"
+    earlier = "" if before is None else f"{without_texts(before)}\nwhich caused\n\n"
     is_ours = isinstance(error, (*OWN, typer.TyperException))
-    text = _one_line(str(error)) if is_ours else "text left out, it could quote a private value"
+    text = _one_line(str(error)) if is_ours else "message withheld, it could quote a private value"
     trace = "".join(traceback.format_tb(error.__traceback__))
     return f"{earlier}Traceback (most recent call last):\n{trace}{place_of(error)}: {text}\n"
 
 
 def silence_broken_streams() -> None:
-    """Stop writing to where nothing can be written, also when Python shuts down."""
+    """Stop writing to closed streams, also when Python shuts down."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -182,26 +182,29 @@ def silence_broken_streams() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+_AGAIN = "run again with --debug for the traceback"
+
+
 def _explain(error: BaseException) -> tuple[str, int]:
     for kind, code in OWN.items():
         if isinstance(error, kind):
             return _one_line(str(error)), code
     if _was_interrupted(error):
-        return "interrupted; no file was left half-written", INTERRUPTED
+        return "interrupted; no incomplete file was left", INTERRUPTED
     match error:
         case typer.TyperException():
             return f"{_one_line(error.format_message())} (see {_help_command(error)})", MISUSE
         case MemoryError():
             return "not enough memory; use fewer rows or a smaller model", UNEXPECTED
         case OSError(errno=int(number)):
-            said = f"the system says: {os.strerror(number)}"
-            return f"{said} ({place_of(error)}); see it with --debug", UNEXPECTED
+            said = f"operating system error: {os.strerror(number)}"
+            return f"{said} ({place_of(error)}); {_AGAIN}", UNEXPECTED
         case _:
-            return f"this is a bug in dpflows ({place_of(error)}); see it with --debug", UNEXPECTED
+            return f"unexpected error, a bug in dpflows ({place_of(error)}); {_AGAIN}", UNEXPECTED
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether it was Ctrl-C, also where a library made another error of it."""
+    """Whether the cause was Ctrl-C, also where a library raised another error for it."""
     if error is None or isinstance(error, KeyboardInterrupt | typer.Abort):
         return error is not None
     return _was_interrupted(error.__cause__) or _was_interrupted(error.__context__)

@@ -1,4 +1,4 @@
-"""``dpflows plan``: what a fit would do and cost, without reading a row."""
+"""``dpflows plan``: the stages and cost of a fit, without reading a row."""
 
 import math
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 def plan(
     schema: settings.SchemaFile,
-    rows: Annotated[int, typer.Option(help="Rows that the table will have.")],
+    rows: Annotated[int, typer.Option(help="Number of rows, which is public.")],
     epsilon: settings.Epsilon,
     delta: settings.Delta = None,
     allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1 / rows or more.")
+        bool, typer.Option("--allow-large-delta", help="Allow a delta of 1 / rows or more.")
     ] = False,
     neighbours: settings.Neighbours = "zero-out",
     accountant: settings.Accountant = None,
@@ -38,7 +38,7 @@ def plan(
     noise_multiplier: settings.NoiseMultiplier = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a fit would do and cost; reads no row."""
+    """Show the stages and the cost of a fit; reads no row."""
     settings.check_limits(rows=rows)
     declared = settings.read_schema(schema, discover, mixed=True)
     estimator = settings.make_estimator(
@@ -97,8 +97,8 @@ def _tell(made: "Plan", promise: "Guarantee", *, by_rule: bool) -> None:
 
 
 def _purposes(made: "Plan", promise: "Guarantee") -> Table:
-    table = Table("what epsilon buys", "epsilon by itself", show_footer=True)
-    table.columns[0].footer = "all together (less than the sum)"
+    table = Table("release", "epsilon alone", show_footer=True)
+    table.columns[0].footer = "all releases together (less than the sum)"
     table.columns[1].footer = f"{promise.epsilon:.4g}"
     table.columns[1].justify = "right"
     for purpose, cost in made.shares().items():
@@ -114,7 +114,7 @@ def _delta_line(promise: "Guarantee", by_rule: bool) -> str:
 def _replace_one_line(promise: "Guarantee") -> str:
     cost = promise.replace_one_epsilon
     figure = "not known" if cost is None or not math.isfinite(cost) else f"{cost:.4g}"
-    return f"replace-one epsilon (a row may become any other): {figure}"
+    return f"epsilon for replace-one neighbours: {figure}"
 
 
 def _run_lines(made: "Plan") -> list[str]:

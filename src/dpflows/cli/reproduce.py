@@ -1,4 +1,4 @@
-"""``dpflows reproduce``: the paper's tables and figures, ours beside theirs."""
+"""``dpflows reproduce``: the tables and figures of the paper, reproduced."""
 
 import os
 import shlex
@@ -21,26 +21,32 @@ DATA_VARIABLE = "DPFLOWS_DATA"
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment, or all; see --list.")] = "",
+    name: Annotated[str, typer.Argument(help="Name of an experiment, or all; see --list.")] = "",
     data: Annotated[
         Path | None,
-        typer.Option(help=f"Folder of the tables (or {DATA_VARIABLE}); else drawn where possible."),
+        typer.Option(
+            help=f"Folder of the data sets [default: {DATA_VARIABLE}, or generated where possible]."
+        ),
     ] = None,
-    folds: Annotated[int | None, typer.Option(min=1, max=10, help="Test folds.")] = None,
-    epsilon: Annotated[list[float] | None, typer.Option(help="Budgets; repeat it.")] = None,
+    folds: Annotated[int | None, typer.Option(min=1, max=10, help="Number of test folds.")] = None,
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="Privacy budget; may be repeated.")
+    ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Fits at the same time; by default one per core.")
+        int | None, typer.Option(min=1, help="Number of fits in parallel [default: one per core].")
     ] = None,
     output_folder: Annotated[
-        Path, typer.Option("--output", help="Folder for tables, pictures and models.")
+        Path, typer.Option("--output", help="Output folder for tables, plots and models.")
     ] = Path("results"),
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch tables that are not there into a cache.")
+        bool, typer.Option("--download", help="Download missing data sets into the cache.")
     ] = False,
-    list_only: Annotated[bool, typer.Option("--list", help="Show the experiments.")] = False,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="List the experiments and exit.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment of the paper; a stopped run goes on."""
+    """Run an experiment of the paper; resumes a stopped run."""
     from dpflows.experiments.catalogue import EXPERIMENTS, experiments_called
     from dpflows.experiments.running import Desk
 
@@ -48,7 +54,9 @@ def reproduce(
         _show_list(list(EXPERIMENTS.values()), as_json)
         return
     if not name:
-        raise InputError("name an experiment, or all; dpflows reproduce --list shows them")
+        raise InputError(
+            "an experiment must be named, or all; dpflows reproduce --list shows the names"
+        )
     chosen = experiments_called(name)
     place, named = _made(output_folder), _data_folder(data)
     names = sorted({dataset for experiment in chosen for dataset in experiment.datasets()})
@@ -124,7 +132,7 @@ def _show_list(experiments: "Sequence[Experiment]", as_json: bool) -> None:
 
 
 def _data_folder(given: Path | None) -> Path | None:
-    """The folder of the real tables, if one is named."""
+    """The folder of the real data sets, if one is named."""
     folder = given or os.environ.get(DATA_VARIABLE)
     if folder and not Path(folder).is_dir():
         raise InputError(f"data must be a folder that exists, got {str(folder)!r}")
@@ -132,12 +140,12 @@ def _data_folder(given: Path | None) -> Path | None:
 
 
 def _drawn(names: Sequence[str], place: Path, *, quiet: bool) -> Path:
-    """A folder beside the results, with fresh rows of those sets that are generated."""
+    """A folder beside the results, with fresh rows of the generated data sets."""
     from dpflows.experiments.data import DATASETS, draw_into
 
     folder = place / "data"
     for path in draw_into(folder, [name for name in names if name in DATASETS]):
-        output.say(output.console(quiet=quiet), f"drew {path}; --data takes other rows")
+        output.say(output.console(quiet=quiet), f"generated {path}; use --data for other rows")
     return folder
 
 
@@ -167,7 +175,7 @@ def _command(
     *,
     download: bool,
 ) -> str:
-    """What to type to make the same table, without this machine's folders."""
+    """The command that makes the same table, without paths of this machine."""
     words = ["dpflows", "reproduce", name]
     words += ["--download"] if download else ["--data", "FOLDER"] if data else []
     words += [] if folds is None else ["--folds", str(folds)]

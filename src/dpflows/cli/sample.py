@@ -15,17 +15,27 @@ if TYPE_CHECKING:
 
 def sample(
     model: ModelFile,
-    rows: Annotated[int, typer.Option(help="How many rows to draw.")],
+    rows: Annotated[int, typer.Option(help="Number of rows to draw.")],
     target: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="A .csv, .csv.gz or .parquet file.")
+        Path,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="Where to write the rows: a .csv, .csv.gz or .parquet file.",
+        ),
     ],
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="Only rows like this; may be repeated."),
+        typer.Option(
+            metavar="COLUMN=VALUE", help="Draw only rows with this value; may be repeated."
+        ),
     ] = None,
-    chunk: Annotated[int, typer.Option(help="Rows held in memory at a time.")] = 100_000,
+    chunk: Annotated[int, typer.Option(help="Number of rows held in memory at a time.")] = 100_000,
     escape_formulas: Annotated[
-        bool, typer.Option("--escape-formulas", help="Make text safe for spreadsheets.")
+        bool,
+        typer.Option(
+            "--escape-formulas", help="Escape text that a spreadsheet would run as a formula."
+        ),
     ] = False,
     force: Force = False,
     as_json: AsJson = False,
@@ -40,7 +50,7 @@ def sample(
     require_target(target, tuple(WRITERS), source=model, force=force)
     is_text = not target.name.lower().endswith(".parquet")
     if escape_formulas and not is_text:
-        raise InputError("--escape-formulas is for .csv, which spreadsheets open; leave it out")
+        raise InputError("--escape-formulas applies only to .csv output; remove it")
     fitted, conditions = density_of(load(model)), read_conditions(where or [])
     with write_table(target, overwrite=force) as write:
         kept = _draw(
@@ -53,7 +63,7 @@ def sample(
         return
     lines = [*stamps, f"Rows: {rows:,} synthetic rows in {target}", *output.permissions(target)]
     if kept < 1:
-        lines.append(f"Draws kept under conditions and constraints: {kept:.1%}")
+        lines.append(f"Share of draws that met the conditions and constraints: {kept:.1%}")
     if is_text and not escape_formulas:
         lines += _warnings(fitted)
     for line in lines:
@@ -61,7 +71,7 @@ def sample(
 
 
 def read_conditions(words: list[str]) -> dict[str, str]:
-    """Wanted values by column.
+    """The wanted values by column.
 
     Example:
         >>> read_conditions(["sex=F", "note=a=b"])
@@ -69,9 +79,9 @@ def read_conditions(words: list[str]) -> dict[str, str]:
     """
     pairs = [word.partition("=") for word in words]
     if any(not name or not sign for name, sign, _ in pairs):
-        raise InputError("--where must read like COLUMN=VALUE")
+        raise InputError("--where must have the form COLUMN=VALUE")
     if len({name for name, _, _ in pairs}) < len(pairs):
-        raise InputError("--where must name a column once")
+        raise InputError("--where must name each column only once")
     return {name: value for name, _, value in pairs}
 
 
@@ -82,15 +92,15 @@ def _escaping(write: "Write") -> "Write":
 
 
 def _warnings(fitted: Any) -> list[str]:
-    """What somebody should know who opens the file in a spreadsheet."""
+    """Warnings for those who open the file in a spreadsheet."""
     from dpflows.cli.tables import columns_with_formulas
 
     if not (found := columns_with_formulas(fitted.encoding_.schema)):
         return []
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return [
-        f"Note: text of column {found[0]!r}{more} begins like a formula; spreadsheets may run it, "
-        "unless it is written with --escape-formulas"
+        f"Warning: text in column {found[0]!r}{more} begins like a formula, which a spreadsheet "
+        "may run; use --escape-formulas to prevent this"
     ]
 
 
@@ -99,11 +109,14 @@ def _draw(fitted: Any, rows: int, conditions: dict[str, str], chunk: int, write:
     from dpflows.table.encoding import MixedEncoding
     from dpflows.table.reading import Form
 
-    # whatever table was fitted, columns come out under the schema's names
+    # whatever form was fitted, columns are written under the schema's names
     fitted.form_ = Form("arrow")
     given = {"conditions": conditions} if conditions else {}
     if given and not isinstance(fitted.encoding_, MixedEncoding):
-        raise InputError("--where needs a model of mixed kinds; this one knows only numbers")
+        raise InputError(
+            "--where needs a model of mixed column kinds; this model has numeric "
+            "columns only, so remove --where"
+        )
     kept = 1.0
     for start in range(0, rows, chunk):
         write(fitted.sample(min(chunk, rows - start), **given))

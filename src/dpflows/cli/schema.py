@@ -1,4 +1,4 @@
-"""``dpflows schema``: propose what the columns of a table mean."""
+"""``dpflows schema``: propose a schema for a table."""
 
 import json
 from pathlib import Path
@@ -14,28 +14,34 @@ if TYPE_CHECKING:
 
 WARNING = (
     "WARNING: this schema holds values read from the rows. It is as private as the table, and "
-    "every model fitted with it is stamped NOT PRIVATE."
+    "every model fitted with it is marked NOT PRIVATE."
 )
 
 PROPOSED = (
-    "Kinds, and what stands under [text], were read off the rows: one row can change them. "
-    "Check every line before you use or publish the file."
+    "The column kinds and the [text] section were inferred from the rows, so a single row can "
+    "change them. Check every line before you use or publish the file."
 )
 
 
 def schema(
     rows: RowsFile,
     target: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="The schema, .toml or .json.")
+        Path,
+        typer.Option(
+            "--output", metavar="FILE", help="Where to write the schema, a .toml or .json file."
+        ),
     ],
     read_values: Annotated[
         bool,
-        typer.Option("--read-values", help="Write values read from rows; models: NOT PRIVATE."),
+        typer.Option(
+            "--read-values",
+            help="Include values read from the rows; models fitted with it are NOT PRIVATE.",
+        ),
     ] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Propose what columns mean, and how text is written; check it."""
+    """Propose a schema for a table; check it before use."""
     from dpflows.cli.tables import spoken
     from dpflows.table.schema import Schema
 
@@ -70,11 +76,13 @@ def _tell(proposal: "Schema", target: Path) -> None:
         output.say(screen, WARNING)
     gaps = _gaps(proposal)
     if gaps:
-        output.say(screen, "Still to declare in that file, from public knowledge, not from rows:")
+        output.say(screen, "To be declared in this file, from public knowledge, not from the rows:")
     for column in gaps:
         output.say(screen, f"  {column.name}: {' and '.join(column.rules.lacks)} ({column.kind})")
     if gaps:
-        output.say(screen, f"Or let a share of epsilon find {_findable(gaps)}: --discover 0.1")
+        output.say(
+            screen, f"Or spend a share of epsilon on finding {_findable(gaps)}: --discover 0.1"
+        )
     output.say(screen, f"Next: dpflows plan --schema {target} --rows 10000 --epsilon 1")
 
 

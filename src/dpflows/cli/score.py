@@ -21,8 +21,8 @@ from dpflows.errors import InputError
 
 CHUNK = 100_000
 NOTE = (
-    "INTERNAL: scores of private rows are themselves private, and no guarantee covers them. "
-    "Keep the file where the rows are kept."
+    "INTERNAL: scores of private rows are themselves private, and no guarantee covers them. Store "
+    "the file as you store the rows."
 )
 
 
@@ -57,11 +57,13 @@ def score(
 
 
 def require_private_target(target: Path | None, what: str, rows: Path, *, force: bool) -> Path:
-    """Refuse to show what belongs into a file, and a file that could not be written."""
+    """Require an output file that can be written; private results are not printed."""
     from dpflows.cli.tables import WRITERS
 
     if target is None:
-        raise InputError(f"output must be named: {what} are private, so they go to a file alone")
+        raise InputError(
+            f"--output must be given: {what} are private, so they are written only to a file"
+        )
     require_target(target, tuple(WRITERS), source=rows, force=force)
     return target
 
@@ -74,14 +76,14 @@ def write_answers(
     *,
     force: bool,
 ) -> None:
-    """Answer and write piece by piece, in the order of the rows.
+    """Compute answers in chunks and write them in the order of the rows.
 
     Args:
         frame: The rows.
-        target: The file, which appears whole or not at all.
-        answer: The columns of the answer to a piece of the rows.
-        chunk: Rows per piece.
-        force: Whether another file of that name may be lost.
+        target: The output file, written atomically.
+        answer: Gives the output columns for a chunk of rows.
+        chunk: Number of rows per chunk.
+        force: Whether an existing file of that name may be overwritten.
     """
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they mean together."""
+"""Options that several verbs share, and the checks and objects made from them."""
 
 import dataclasses
 import functools
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from dpflows.privacy.ledger import Ledger, Receipt
     from dpflows.table.schema import Schema
 
-#: Delta where none is given: this, or a tenth of one row's share if that is less.
+#: The default delta is this, or 1 / (10 rows) if that is less.
 LARGEST_DELTA = 1e-6
 DELTA_RULE = "the smaller of 1e-6 and 1 / (10 rows)"
 
-#: Where the accountants compute without overflow; far beyond these lies a typing mistake.
+#: Ranges in which the accountants compute without overflow.
 LIMITS: dict[str, tuple[float, float]] = {
     "rows": (2, 1e12),
     "epsilon": (1e-9, 100),
@@ -42,67 +42,86 @@ RowsFile = Annotated[
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A fitted .dpflow file.")]
 SchemaFile = Annotated[
-    Path, typer.Option(metavar="FILE", help="Meaning of columns, .toml or .json.")
+    Path, typer.Option(metavar="FILE", help="Schema of the table, a .toml or .json file.")
 ]
-Epsilon = Annotated[float, typer.Option(help="Total budget; inf for no privacy.")]
-Delta = Annotated[float | None, typer.Option(help="Else the smaller of 1e-6 and 1 / (10 rows).")]
+Epsilon = Annotated[float, typer.Option(help="Total privacy budget; inf trains without privacy.")]
+Delta = Annotated[
+    float | None, typer.Option(help="Total delta [default: smaller of 1e-6 and 1/(10 rows)].")
+]
 #: Hidden where the help is long enough; the refusal names it.
 AllowLargeDelta = Annotated[bool, typer.Option("--allow-large-delta", hidden=True)]
-Neighbours = Annotated[str, typer.Option(show_default=False, help="zero-out, or replace-one.")]
-Accountant = Annotated[str | None, typer.Option(help="Who prices the run; else pld.")]
-Sampling = Annotated[str | None, typer.Option(help="poisson or uniform batches.")]
+Neighbours = Annotated[
+    str,
+    typer.Option(
+        show_default=False, help="Neighbours: zero-out or replace-one [default: zero-out]."
+    ),
+]
+Accountant = Annotated[str | None, typer.Option(help="Privacy accountant [default: pld].")]
+Sampling = Annotated[
+    str | None, typer.Option(help="Batch sampling: poisson or uniform [default: poisson].")
+]
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="NAME",
-        help="density (by a public rule), flow, autoregressive, gaussian-mixture, gaussian, "
-        "histogram or kernel-density.  [default: density]",
+        help="Model: density (by a public rule), flow, autoregressive, gaussian-mixture, gaussian, "
+        "histogram or kernel-density [default: density].",
     ),
 ]
-Prior = Annotated[str | None, typer.Option(help="Of a flow: none (a Gaussian) or mixture.")]
-Architecture = Annotated[str | None, typer.Option(help="A family of flows, such as nsf or maf.")]
-Normalisation = Annotated[str | None, typer.Option(help="histograms, moments or bounds.")]
-Discover = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="Share of epsilon to find missing bounds.")
+Prior = Annotated[str | None, typer.Option(help="Prior of a flow: none (a Gaussian) or mixture.")]
+Architecture = Annotated[str | None, typer.Option(help="Flow family, such as nsf or maf.")]
+Normalisation = Annotated[
+    str | None, typer.Option(help="Normaliser: histograms, moments or bounds.")
 ]
-Optimizer = Annotated[str | None, typer.Option(help="natural, adam or sgd.")]
-Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
-BatchSize = Annotated[int | None, typer.Option(help="Rows per step, on average.")]
-LearningRate = Annotated[float | None, typer.Option(help="Step size of the optimizer.")]
-NoiseMultiplier = Annotated[float | None, typer.Option(help="Noise over the clipping norm.")]
+Discover = Annotated[
+    float | None,
+    typer.Option(metavar="SHARE", help="Share of epsilon to find undeclared bounds or categories."),
+]
+Optimizer = Annotated[str | None, typer.Option(help="Optimizer: natural, adam or sgd.")]
+Steps = Annotated[int | None, typer.Option(help="Number of training steps.")]
+BatchSize = Annotated[int | None, typer.Option(help="Expected number of rows per batch.")]
+LearningRate = Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")]
+NoiseMultiplier = Annotated[
+    float | None, typer.Option(help="Noise standard deviation over the clipping norm.")
+]
 DropExtra = Annotated[
-    bool, typer.Option("--drop-extra", help="Leave out columns that are not declared.")
+    bool, typer.Option("--drop-extra", help="Ignore columns that the schema does not declare.")
 ]
 NoHeader = Annotated[
     bool,
-    typer.Option("--no-header", help="No names above the rows; score --help: more."),
+    typer.Option("--no-header", help="The file has no header line."),
 ]
 AnswersFile = Annotated[
     Path | None,
-    typer.Option("--output", metavar="FILE", help="A .csv, .csv.gz or .parquet file."),
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="Output file: .csv, .csv.gz or .parquet.",
+    ),
 ]
 LedgerPlace = Annotated[
     str | None,
-    typer.Option("--ledger", metavar="FILE", help="Charge it to the ledger of the data set."),
+    typer.Option("--ledger", metavar="FILE", help="Ledger of the data set to charge."),
 ]
-CapEpsilon = Annotated[float | None, typer.Option(help="What a new ledger allows in all.")]
-CapDelta = Annotated[float | None, typer.Option(help="The delta of a new ledger.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an output that exists.")]
-#: How cells of text are written, where a file is not as the schema says: a word for what
-#: is meant, and help.
+CapEpsilon = Annotated[
+    float | None, typer.Option(help="Cap on the total epsilon, for a new ledger.")
+]
+CapDelta = Annotated[float | None, typer.Option(help="Delta of the cap, for a new ledger.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")]
+#: How the text of a file is written, where it differs from the schema: metavar and help.
 TEXT_OPTIONS = {
-    "delimiter": ("MARK", "Between cells; tab for a tab."),
-    "decimal": ("MARK", "Before the fraction of a number."),
-    "thousands": ("MARK", "Between groups of three digits."),
-    "encoding": ("NAME", "Such as utf-8, cp1252 or utf-16."),
-    "unreadable": ("WORD", "Bad cells: refuse them, or make them missing."),
+    "delimiter": ("MARK", "Delimiter between cells; write tab for a tab."),
+    "decimal": ("MARK", "Decimal mark of numbers."),
+    "thousands": ("MARK", "Mark between groups of three digits."),
+    "encoding": ("NAME", "Text encoding, such as utf-8, cp1252 or utf-16."),
+    "unreadable": ("RULE", "Unreadable cells: refuse (an error) or missing."),
 }
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 
 
 def read_schema(path: Path, discover: float | None, *, mixed: bool = False) -> "Schema":
-    """A schema that a fit can use: declared or to be discovered, of numbers unless ``mixed``."""
+    """Read a schema for a fit: fully declared unless ``discover``, numeric unless ``mixed``."""
     from dpflows.table.encoding import require_declared
     from dpflows.table.schema import Schema
 
@@ -115,10 +134,10 @@ def read_schema(path: Path, discover: float | None, *, mixed: bool = False) -> "
 
 
 def reads_text(*, hidden: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    r"""Give a verb the options that say how text is written; it gets them as ``text``.
+    r"""Add the options for the text format to a verb, which receives them as ``text``.
 
     Args:
-        hidden: Whether the help of the verb leaves them out.
+        hidden: Whether to leave them out of the verb's help.
 
     Example:
         >>> @reads_text(hidden=False)
@@ -156,13 +175,13 @@ def _named(given: dict[str, str | None]) -> dict[str, str]:
 
 
 def with_text(schema: "Schema", text: dict[str, str]) -> "Schema":
-    """The schema with what the command line says about text in place of its own."""
+    """The schema with the text options of the command line in place of its own."""
     given: dict[str, Any] = dict(text)
     return dataclasses.replace(schema, text=dataclasses.replace(schema.text, **given))
 
 
 def settle_delta(delta: float | None, rows: int) -> float:
-    """The given delta, or the public rule's; the number of rows is public.
+    """The given delta, or that of the public rule; the number of rows is public.
 
     Example:
         >>> settle_delta(None, 1_000_000)
@@ -172,7 +191,7 @@ def settle_delta(delta: float | None, rows: int) -> float:
 
 
 def check_limits(**given: Any) -> None:
-    """Refuse numbers that no run could use, naming the option; ``None`` is left to the rules.
+    """Refuse numbers outside the supported range, naming the option; ``None`` is not checked.
 
     Example:
         >>> check_limits(steps=0)
@@ -189,12 +208,12 @@ def check_limits(**given: Any) -> None:
 
 
 def make_estimator(model: str | None, schema: "Schema", **settings: Any) -> "DensityEstimator":
-    """An estimator with the given settings; those left at ``None`` follow its own rules.
+    """Make an estimator with the given settings; those left at ``None`` keep their defaults.
 
     Args:
-        model: An estimator by its short name. ``None`` is ``density``, or the flow or network that
-            a setting of training belongs to.
-        schema: What the columns mean.
+        model: An estimator's short name. ``None`` is ``density``, or the flow or network if a
+        training setting is given.
+        schema: The schema of the table.
         settings: Parameters of the estimator by name.
     """
     from dpflows.estimators.persistence import estimator_class, short_name
@@ -210,7 +229,7 @@ def make_estimator(model: str | None, schema: "Schema", **settings: Any) -> "Den
     if unknown:
         raise InputError(
             f"{sorted(unknown)[0]} is not a setting of the model {short_name(kind.__name__)}; "
-            "leave it out or choose another --model"
+            "remove it or choose another --model"
         )
     if given.get("prior") == "none":
         given["prior"] = None
@@ -218,7 +237,7 @@ def make_estimator(model: str | None, schema: "Schema", **settings: Any) -> "Den
 
 
 def _check_architecture(name: str | None) -> None:
-    """Refuse an unknown family by the name of the option."""
+    """Refuse an unknown flow family, naming the option."""
     from dpflows.models.architectures import ARCHITECTURES
     from dpflows.privacy.events import check_choice
 
@@ -232,24 +251,24 @@ def open_ledger(
     cap_delta: float | None = None,
     neighbours: str = "zero-out",
 ) -> "Ledger | None":
-    """The ledger that was named; it is made if it is missing and a cap is given.
+    """Open the named ledger; it is created if it does not exist and a cap is given.
 
     Args:
         place: A file, or an address that begins with ``postgresql://``; ``None`` for no ledger.
-        cap_epsilon: What all charges together may cost.
-        cap_delta: At which delta.
-        neighbours: Which change of one person's data a new ledger's cap is about.
+        cap_epsilon: The cap on the total epsilon of all charges.
+        cap_delta: The delta of the cap.
+        neighbours: The neighbour relation of a new ledger's cap.
 
     Example:
         >>> open_ledger(None, cap_epsilon=1.0)
         Traceback (most recent call last):
-        dpflows.errors.InputError: --cap-epsilon and --cap-delta belong to --ledger; name it
+        dpflows.errors.InputError: --cap-epsilon and --cap-delta need --ledger; add --ledger FILE
     """
     caps = (cap_epsilon, cap_delta)
     if place is None and caps != (None, None):
-        raise InputError("--cap-epsilon and --cap-delta belong to --ledger; name it")
+        raise InputError("--cap-epsilon and --cap-delta need --ledger; add --ledger FILE")
     if None in caps and caps != (None, None):
-        raise InputError("--cap-epsilon and --cap-delta are given together, or not at all")
+        raise InputError("--cap-epsilon and --cap-delta must be given together")
     if place is None:
         return None
     from dpflows.privacy.ledger import Ledger
@@ -261,7 +280,7 @@ def open_ledger(
 
 
 def budget_of(epsilon: float, delta: float, neighbours: str) -> "Budget":
-    """A budget as the command line names it.
+    """A budget from the options of the command line.
 
     Example:
         >>> budget_of(1.0, 1e-6, "everybody")
@@ -276,19 +295,21 @@ def budget_of(epsilon: float, delta: float, neighbours: str) -> "Budget":
 
 
 def require_apart(ledger: str | None, *others: Path | None) -> None:
-    """Refuse a ledger that is another file of the command."""
+    """Refuse a ledger path that is also another file of the command."""
     files = [other.resolve() for other in others if other is not None]
     if ledger is not None and "://" not in ledger and Path(ledger).resolve() in files:
-        raise InputError("ledger must be a file of its own; choose another name")
+        raise InputError(
+            "ledger must not be one of the other files of the command; choose another name"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """What a curator is told about the ledger after a charge; nothing where there is none.
+    """The state of the ledger after a charge, for the curator; empty without a ledger.
 
     Attributes:
-        lines: For a reader.
-        facts: For a machine.
+        lines: As text.
+        facts: As JSON values.
     """
 
     lines: tuple[str, ...] = ()
@@ -319,7 +340,7 @@ def _standing(ledger: "Ledger", place: str) -> str:
     cap, name = ledger.cap, place if "://" not in place else ledger.identity
     return (
         f"Ledger: {name}, epsilon {ledger.spent():.4g} of {cap.epsilon:g} spent at delta "
-        f"{cap.delta:g} ({cap.neighbours}), largest single fit still affordable: epsilon "
+        f"{cap.delta:g} ({cap.neighbours}), remaining for one further fit: epsilon "
         f"{rounded_down(ledger.remaining())}"
     )
 
@@ -327,13 +348,13 @@ def _standing(ledger: "Ledger", place: str) -> str:
 def require_target(
     path: Path, endings: tuple[str, ...], *, source: Path | None = None, force: bool = False
 ) -> None:
-    """Refuse an output that could not be written, before any work is done for it.
+    """Refuse an output path that cannot be written, before any work is done.
 
     Args:
         path: Where the output will go.
-        endings: How its name may end.
+        endings: The allowed file name endings.
         source: A file that must not be overwritten.
-        force: Whether another file of that name may be lost.
+        force: Whether an existing file of that name may be overwritten.
     """
     if endings and not path.name.lower().endswith(endings):
         raise InputError(f"output must end in {' or '.join(endings)}, got {str(path)!r}")
@@ -346,7 +367,7 @@ def require_target(
     except (OSError, ValueError):
         raise InputError(f"cannot write {str(path)!r}; check the path") from None
     if is_source:
-        raise InputError("output must not be the file that is read; choose another name")
+        raise InputError("output must not be the input file; choose another name")
     if not force:
         from dpflows.files import require_absent
 

@@ -1,7 +1,4 @@
-"""``dpflows sign``: the curator's signature on a model, and keys to sign with.
-
-``dpflows verify``: whether a model is signed with a key and unchanged since.
-"""
+"""``dpflows sign`` and ``dpflows verify``: make keys, sign a model, and check its signature."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,27 +17,34 @@ def sign(
         Path | None, typer.Argument(metavar="[MODEL]", help="A fitted .dpflow file.")
     ] = None,
     key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The private key, curator.pem.")
+        Path | None, typer.Option(metavar="FILE", help="The private key, such as curator.pem.")
     ] = None,
     signer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who signs; else the key's file name.")
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the signer [default: the key's file name]."),
     ] = None,
     new_key: Annotated[
         Path | None,
-        typer.Option(metavar="NAME", help="Make NAME.pem (secret) and NAME.pub.pem instead."),
+        typer.Option(
+            metavar="NAME",
+            help="Make a key pair, NAME.pem (secret) and NAME.pub.pem, and sign nothing.",
+        ),
     ] = None,
     passphrase: Annotated[
         bool, typer.Option("--passphrase", help="Ask for a passphrase for the new key.")
     ] = False,
     passphrase_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The key's passphrase, on the first line.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File whose first line is the key's passphrase."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sign a model with the curator's key, or make such a key."""
+    """Sign a model with the curator's key, or make a key pair."""
     if new_key is not None:
         if model is not None or key is not None:
-            raise InputError("--new-key makes keys and signs nothing; give it alone, then sign")
+            raise InputError(
+                "--new-key must be given without a model and --key; make the key first, then sign"
+            )
         _make(new_key, _chosen(passphrase, passphrase_file), as_json)
         return
     if model is None or key is None:
@@ -63,7 +67,7 @@ def _sign(
     screen = output.console()
     output.say(screen, f"Signed: {model}, by {made.signer} at {made.time}")
     output.say(screen, f"Key fingerprint: {made.fingerprint}")
-    output.say(screen, f"Who has the public key checks it with: dpflows verify {model} --key FILE")
+    output.say(screen, f"To verify with the public key: dpflows verify {model} --key FILE")
 
 
 def _make(name: Path, passphrase: str | None, as_json: bool) -> None:
@@ -78,12 +82,12 @@ def _make(name: Path, passphrase: str | None, as_json: bool) -> None:
         return
     screen = output.console()
     output.say(screen, f"Private key: {secret} (keep it secret, and keep a copy in a safe place)")
-    output.say(screen, f"Public key: {public} (give it to whoever gets your models)")
-    output.say(screen, f"Key fingerprint: {mark} (publish it where nobody else can write)")
+    output.say(screen, f"Public key: {public} (give it to the recipients of your models)")
+    output.say(screen, f"Key fingerprint: {mark} (publish it where only you can write)")
 
 
 def _chosen(wanted: bool, file: Path | None) -> str | None:
-    """The passphrase of a new key, if it gets one."""
+    """The passphrase of a new key, if any."""
     if file is not None:
         return _first_line(file)
     if not wanted:
@@ -92,7 +96,7 @@ def _chosen(wanted: bool, file: Path | None) -> str | None:
 
 
 def _known(key: Path, file: Path | None) -> str | None:
-    """The passphrase of a key that has one."""
+    """The passphrase of an encrypted key."""
     from dpflows.signatures import is_encrypted
 
     if file is not None:
@@ -115,11 +119,11 @@ def _first_line(file: Path) -> str:
 def verify(
     model: ModelFile,
     key: Annotated[
-        Path, typer.Option(metavar="FILE", help="The signer's public key, curator.pub.pem.")
+        Path, typer.Option(metavar="FILE", help="The signer's public key, such as curator.pub.pem.")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check a model's signature and its certificate; exit code 0 only if both hold."""
+    """Verify a model's signature and certificate."""
     from dpflows.anomaly.persistence import verify as verify_file
 
     found = verify_file(model, key)
@@ -131,4 +135,6 @@ def verify(
     output.say(screen, f"Verified: {model} is signed with this key and unchanged since")
     output.say(screen, f"Signed by {found.signer} at {found.time}")
     output.say(screen, f"Key fingerprint: {found.fingerprint}")
-    output.say(screen, "Its epsilon was computed again from the releases that it lists, and holds")
+    output.say(
+        screen, "Epsilon was recomputed from the releases that the model lists and confirmed"
+    )

@@ -1,10 +1,8 @@
-"""Tables on their way in and out of the command line.
-
-Text that a spreadsheet would run as a formula when it opens a CSV file.
+"""Reading and writing of tables for the command line, and escaping of formulas.
 
 A cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break is a formula to most
-spreadsheets, and a formula can fetch addresses or start programs. Labels come from the
-schema or from rows that somebody contributed, so they are not always harmless.
+spreadsheets, and a formula can fetch addresses or start programs when the file is opened.
+Labels come from the schema or from contributed rows, so they may contain formulas.
 """
 
 import contextlib
@@ -37,7 +35,7 @@ _SPOKEN = {"drop_extra=True": "--drop-extra", "pass header=False": "use --no-hea
 
 
 def read_rows(path: Path, schema: Schema, *, drop_extra: bool, no_header: bool) -> pa.Table:
-    """Rows of a file that fit a schema, as a table of the schema's columns."""
+    """Read a file and check it against a schema; the columns are those of the schema."""
     with spoken():
         table = read_table(path, schema, drop_extra=drop_extra, header=False if no_header else None)
     return pa.table(table.columns)
@@ -45,7 +43,7 @@ def read_rows(path: Path, schema: Schema, *, drop_extra: bool, no_header: bool) 
 
 @contextlib.contextmanager
 def spoken() -> Iterator[None]:
-    """Turn the arguments that a message recommends into options of the command line.
+    """Rewrite Python arguments in an error message as command-line options.
 
     Example:
         >>> with spoken():
@@ -64,11 +62,11 @@ def spoken() -> Iterator[None]:
 
 @contextlib.contextmanager
 def write_table(path: Path, *, overwrite: bool = False) -> Iterator[Write]:
-    """Write a table piece by piece, as the ending says: whole or not at all.
+    """Write a table in chunks, atomically, in the format of the file name's ending.
 
     Args:
         path: The file.
-        overwrite: Whether another file of that name may be lost.
+        overwrite: Whether an existing file of that name may be overwritten.
 
     Example:
         >>> import tempfile
@@ -144,7 +142,7 @@ _MARK = "'"
 
 
 def begins_formula(text: str) -> bool:
-    """Whether a spreadsheet would take the text for a formula.
+    """Whether a spreadsheet would interpret the text as a formula.
 
     Example:
         >>> begins_formula("=1+1"), begins_formula("-1.5"), begins_formula("a=b")
@@ -154,7 +152,7 @@ def begins_formula(text: str) -> bool:
 
 
 def escaped(rows: pa.Table) -> pa.Table:
-    """The table with a quote before every text, and every name, that begins a formula.
+    """The table with a quote before every text and column name that begins a formula.
 
     Example:
         >>> rows = pa.table({"=id": ["=1+1", "plain", "-3", None], "dose": [-1.0, 2, 3, 4]})
@@ -183,7 +181,7 @@ _WIDE_IN_RE2 = re.sub(r"\\u([0-9A-F]{4})", r"\\x{\1}", FORMULA)
 
 
 def columns_with_formulas(schema: "Schema") -> list[str]:
-    """The columns whose name, or one of whose labels, begins a formula; all are public.
+    """The columns whose name or a label of which begins a formula; all are public.
 
     Example:
         >>> from dpflows.table.schema import Schema

@@ -1,4 +1,4 @@
-"""``dpflows tune``: choose among settings and fit the best one, within one budget."""
+"""``dpflows tune``: private selection among candidate settings within one budget."""
 
 import json
 import math
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _LARGEST_FILE = 2**20
 _FORM = (
-    "candidates must be a .toml or .json file with a list named candidate, one table of settings "
-    "each, or a table named grid, a list of values for each setting"
+    "candidates must be a .toml or .json file with either a list named candidate, whose elements "
+    "are tables of settings, or a table named grid with a list of values for each setting"
 )
 
 
@@ -30,21 +30,27 @@ def tune(
     schema: settings.SchemaFile,
     epsilon: Annotated[float, typer.Option(help="Total budget of the whole selection.")],
     candidates: Annotated[
-        Path, typer.Option(metavar="FILE", help="Settings to choose from, .toml or .json.")
+        Path, typer.Option(metavar="FILE", help="Candidate settings, a .toml or .json file.")
     ],
-    model: Annotated[Path, typer.Option("--output", metavar="FILE", help="The model, .dpflow.")],
+    model: Annotated[
+        Path,
+        typer.Option("--output", metavar="FILE", help="Where to write the model, a .dpflow file."),
+    ],
     delta: settings.Delta = None,
     allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1 / rows or more.")
+        bool, typer.Option("--allow-large-delta", help="Allow a delta of 1 / rows or more.")
     ] = False,
     neighbours: settings.Neighbours = "zero-out",
     estimator: Annotated[
-        str, typer.Option(help="flow, mixture, gaussian, histogram or kernel.")
+        str, typer.Option(help="Estimator: flow, mixture, gaussian, histogram, kernel.")
     ] = "flow",
     mean_runs: Annotated[
-        float | None, typer.Option(help="Fits on average; else one per candidate.")
+        float | None,
+        typer.Option(help="Expected number of fits [default: one per candidate]."),
     ] = None,
-    law: Annotated[str, typer.Option(help="Of the number of fits; or logarithmic.")] = "geometric",
+    law: Annotated[
+        str, typer.Option(help="Law of the number of fits: geometric or logarithmic.")
+    ] = "geometric",
     score_low: Annotated[float | None, typer.Option(hidden=True)] = None,
     score_high: Annotated[float | None, typer.Option(hidden=True)] = None,
     ledger: settings.LedgerPlace = None,
@@ -55,7 +61,7 @@ def tune(
     no_header: settings.NoHeader = False,
     as_json: AsJson = False,
 ) -> None:
-    """Choose among settings and fit the best, within one budget."""
+    """Select the best of several settings, within one budget."""
     from dpflows.cli.tables import read_rows
     from dpflows.estimators.select import DPSelect
 
@@ -84,7 +90,7 @@ def tune(
 
 
 def read_candidates(path: Path) -> Any:
-    """The candidates of a file: a list of settings, or a grid of them.
+    """Read the candidates of a file: a list of settings or a grid.
 
     Example:
         >>> import tempfile
@@ -118,7 +124,7 @@ def _document(path: Path) -> Any:
 
 
 def _setting(name: str, value: Any) -> Any:
-    """A setting as the estimator takes it; TOML has no word for none."""
+    """A setting as the estimator takes it; TOML has no null, so it is written 'none'."""
     if isinstance(value, dict | list):
         raise InputError(f"candidates must set {name} to a number, a text or true or false")
     return None if value == "none" else value
@@ -136,12 +142,12 @@ def _range(low: float | None, high: float | None) -> tuple[float, float] | None:
     if low is None and high is None:
         return None
     if low is None or high is None:
-        raise InputError("--score-low and --score-high are given together, or not at all")
+        raise InputError("--score-low and --score-high must be given together")
     return low, high
 
 
 def _require_price(search: "DPSelect", declared: "Schema", ledger: str | None) -> None:
-    """Refuse to charge what has no price, before a ledger is made for it."""
+    """Refuse to charge a non-private selection, before a ledger is created."""
     from dpflows.estimators.charging import require_price
     from dpflows.pipeline.domain import stamps_of
 
@@ -150,7 +156,7 @@ def _require_price(search: "DPSelect", declared: "Schema", ledger: str | None) -
 
 
 def _announce(plan: "SelectionPlan") -> None:
-    """What will happen, on stderr: it is no result."""
+    """Print the plan on stderr, since it is not a result."""
     print(f"{plan.sentence}.", file=sys.stderr)
 
 
@@ -179,7 +185,7 @@ def _tell(
         *(f"Guarantee of the whole selection: {line}" for line in head),
         *(f"Caveat: {caveat}" for caveat in promise.caveats),
         *([f"Delta by the public rule: {rule}."] if rule else []),
-        f"Each fit by itself: {_own(plan)}",
+        f"Each single fit: {_own(plan)}",
         f"Chosen: {words} (noisy score {search.best_score_:.3f} nats per row)",
         *told.lines,
         f"Model: {model}",

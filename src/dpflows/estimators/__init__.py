@@ -1,1 +1,1 @@
-"""Assembly with scikit-learn manners: budget and rows in, released density out."""
+"""Estimators with the scikit-learn interface: from a budget and rows to a released density."""

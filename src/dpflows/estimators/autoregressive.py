@@ -1,6 +1,6 @@
-"""Rows of a mixed model under conditions and constraints.
+"""Densities of mixed tables: an autoregressive network over the bins of every column.
 
-Tables of mixed kinds: an autoregressive network over the bins of every column.
+``draw_rows`` samples it under conditions and the schema's constraints.
 """
 
 import dataclasses
@@ -48,11 +48,11 @@ FIRST_LOOK = CHUNK
 @final
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What was drawn.
+    """Sampled rows.
 
     Attributes:
         columns: Cells by column.
-        acceptance: The share of the draws that was kept.
+        acceptance: The share of accepted draws.
     """
 
     columns: dict[str, np.ndarray]
@@ -66,26 +66,26 @@ def draw_rows(
     conditions: Mapping[str, Any],
     key: jax.Array,
 ) -> Rows:
-    """Rows that have the wanted values and keep the schema's constraints.
+    """Draw rows that meet conditions and the schema's constraints.
 
-    Wanted values are put in place, and a row is kept with a chance in proportion to how
-    likely the model finds them there: all rows, where the wanted columns come first in the
-    model's order. Chances are measured by the largest weight seen so far, and rows kept by a
-    smaller one are looked at again. Rows that are likely under the condition but that fewer
-    than one draw in thousands shows may still be missed.
+    Wanted values are fixed, and a row is accepted with a probability proportional to the model's
+    probability of those values: always, if the wanted columns come first in the model's order.
+    Acceptance is relative to the largest weight so far; when that grows, accepted rows are tested
+    again. Rows that are likely under the condition but occur in fewer than one of thousands of
+    draws may be missed.
 
     Args:
         density: The fitted model.
         encoding: Its columns.
-        n: How many rows.
+        n: Number of rows.
         conditions: Wanted values by column.
-        key: For the draws.
+        key: Random key of the draws.
 
     Raises:
         InputError: A condition names no declared value, or too few draws could be kept.
 
     Guarantee:
-        Reads the released model alone: post-processing.
+        Reads only the released model: post-processing.
     """
     n = _count(n)
     wanted = encoding.read_conditions(conditions)
@@ -94,8 +94,8 @@ def draw_rows(
     while len(kept) < n:
         if tries >= MOST_TRIES * n + 4 * FIRST_LOOK:
             raise InputError(
-                f"conditions and constraints kept {len(kept)} of {tries} draws; loosen them, or "
-                "fit a model that knows of such rows"
+                f"conditions and constraints kept {len(kept)} of {tries} draws; relax them, or fit "
+                "a model to data with such rows"
             )
         size = int(min(1.1 * (n - len(kept)) * tries / max(len(kept), 1) + 16, 8 * CHUNK))
         kept, tries = kept.joined(source.draw(jr.fold_in(key, tries), size)), tries + size
@@ -105,7 +105,7 @@ def draw_rows(
 @final
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """Rows, each with the largest weight in the logarithm that would let it stay."""
+    """Rows, each with the largest log weight bound under which it is accepted."""
 
     columns: dict[str, np.ndarray]
     stays_to: np.ndarray
@@ -115,7 +115,7 @@ class _Kept:
         return len(self.stays_to)
 
     def joined(self, other: "_Kept") -> "_Kept":
-        """Both, measured by the larger bound."""
+        """Both sets, thinned to the larger bound."""
         names, bound = self.columns, max(self.bound, other.bound)
         columns = {
             name: np.concatenate([self.columns[name], other.columns[name]]) for name in names
@@ -124,7 +124,7 @@ class _Kept:
         return _Kept(columns, stays_to, bound).thinned()
 
     def thinned(self) -> "_Kept":
-        """Without the rows that the bound does not let stay."""
+        """Remove the rows that the bound rejects."""
         stays = self.stays_to >= self.bound
         columns = {name: cells[stays] for name, cells in self.columns.items()}
         return _Kept(columns, self.stays_to[stays], self.bound)
@@ -133,7 +133,7 @@ class _Kept:
 @final
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """Where rows under a condition come from."""
+    """A source of rows under a condition."""
 
     density: MixedDensity
     encoding: MixedEncoding
@@ -141,12 +141,12 @@ class _Source:
 
     @property
     def is_even(self) -> bool:
-        """Whether all rows weigh the same: the wanted columns come first in the order."""
+        """Whether all weights are equal: the wanted columns come first in the order."""
         names = [self.encoding.schema.names[at] for at in self.density.order]
         return set(names[: len(self.wanted)]) == set(self.wanted)
 
     def draw(self, key: jax.Array, size: int) -> _Kept:
-        """Of so many draws those that keep the constraints and may stay."""
+        """The accepted rows of a number of draws."""
         first, second = jr.split(key)
         given = np.tile(self.encoding.given(self.wanted), (size, 1))
         points, logs = self.density.sample_given(first, given)
@@ -159,7 +159,7 @@ class _Source:
 
 
 def _patience(key: jax.Array, size: int) -> np.ndarray:
-    """By how much a bound may exceed a row's weight: more than x with a chance of exp(-x)."""
+    """Exponential thresholds for acceptance: above x with probability exp(-x)."""
     return np.asarray(jr.exponential(key, (size,)), dtype=float)
 
 
@@ -195,7 +195,7 @@ def _allowed(columns: dict[str, np.ndarray], encoding: MixedEncoding) -> np.ndar
 class DPAutoregressive(TrainedEstimator):
     """A differentially private autoregressive network over columns of any kind.
 
-    Every column is cut into bins, rare bins are merged by noisy counts, a network learns each
+    Every column is divided into bins, rare bins are merged by noisy counts, a network learns each
     column given those before it, and its marginals are raked to noisy ones. The schema declares
     labels, truth values, whole numbers, dates, missing cells, spikes, a target and constraints.
 
@@ -203,7 +203,7 @@ class DPAutoregressive(TrainedEstimator):
     {common}
 
     Attributes:
-        acceptance_: The share of the last draws that kept the schema's constraints.
+        acceptance_: The share of the last draws that met the schema's constraints.
 
     Guarantee:
         ``guarantee_`` covers everything that ``fit`` computed from the rows.
@@ -265,13 +265,13 @@ class DPAutoregressive(TrainedEstimator):
         """``n_samples`` synthetic rows, as the kind of table that was fitted.
 
         Args:
-            n_samples: How many.
+            n_samples: Number of rows.
             conditions: Wanted values by column. Rows follow the conditional distribution: exactly
                 if the columns come first in the model's order, by weighted draws otherwise.
             background: No effect: this model has no background.
 
-        Rows that break a constraint of the schema are drawn again. ``acceptance_`` then says
-        which share of the draws was kept.
+        Rows that violate a constraint of the schema are drawn again; ``acceptance_`` is the share
+        of accepted draws.
         """
         check_is_fitted(self, "density_")
         key = jax_key(self.entropy(), "sampling")
@@ -316,5 +316,5 @@ def _declared(spec: TableSpec, columns: int) -> Schema:
 
 def _shape(plan: Plan) -> CellShape:
     if not isinstance(plan.architecture, CellShape):
-        raise InputError("the plan is for a table of numbers")
+        raise InputError("the plan is for a table of numbers; fit the model again")
     return plan.architecture

@@ -1,6 +1,6 @@
-"""What every private density estimator can do, and the way of every fit.
+"""The base classes of all estimators: the interface, and the steps of every fit.
 
-What estimators share that train a model by noisy gradients.
+``TrainedEstimator`` adds the settings of models that are trained by noisy gradients.
 """
 
 import abc
@@ -46,33 +46,35 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     """A density released under a guarantee, with the interface of scikit-learn.
 
     Args:
-        epsilon: The total privacy budget; ``inf`` fits without privacy and is stamped so.
-        delta: The probability, far below one over the number of rows, that epsilon fails.
-        schema: What the columns mean, a ``Schema`` or the path of one.
+        epsilon: The total privacy budget; ``inf`` fits without privacy and marks the model NOT
+        PRIVATE.
+        delta: The delta of the guarantee, far below one over the number of rows.
+        schema: The schema of the table, a ``Schema`` or the path of a file.
         bounds: Public ``(low, high)`` of the columns instead of a schema, numbers or one
-            per column. Rows beyond them are moved to the nearest bound.
-        discover: The share of epsilon, and of delta for categories, that may find bounds and
-            categories where none are declared.
-        neighbours: Which change of one person's data is hidden: ``zero-out`` or ``replace-one``.
-        accountant: Which accountant computes the cost: ``pld``, ``rdp``, ``gdp`` and others.
-        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
-            caveat of the guarantee.
-        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
+            per column. Values beyond them are clipped to the nearest bound.
+        discover: The share of epsilon, and of delta for categories, spent on finding undeclared
+        bounds and categories.
+        neighbours: The neighbour relation, ``zero-out`` or ``replace-one``: the change of one
+        person's data that is protected.
+        accountant: The privacy accountant: ``pld``, ``rdp``, ``gdp`` and others.
+        allow_large_delta: Allow a delta of one over the number of rows or more; it becomes a caveat
+        of the guarantee.
+        insecure_test_seed: Seed for tests; makes everything reproducible and NOT PRIVATE.
 
     Attributes:
         density_: The released density.
-        guarantee_: What the fit guarantees.
-        plan_: What the fit did.
-        receipt_: The ledger's proof that the fit was charged; ``None`` without a ledger.
+        guarantee_: The privacy guarantee of the fit.
+        plan_: The plan that was run.
+        receipt_: The ledger's receipt of the charge; ``None`` without a ledger.
 
     Guarantee:
         ``fit_with`` is how every estimator is fitted: it resolves the declarations once, reads
         the table, plans once, charges, and runs the stages of that plan. With a ledger
         the charge is bound to the model before ``fit`` returns; if that fails, the estimator
         is left unfitted.
-        Everything but ``fit`` reads released attributes alone: it is post-processing and
-        may be repeated for ever at no cost. Scoring reads the rows it is given and
-        keeps nothing; scores of private rows are themselves private.
+        Everything but ``fit`` reads only released attributes: it is post-processing and
+        may be repeated at no cost. Scoring reads the rows it is given and stores nothing;
+        scores of private rows are themselves private.
     """
 
     epsilon: float = 1.0
@@ -105,16 +107,16 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
             cls.__doc__ = cls.__doc__.replace(_INHERITED, inherited.strip("\n") + "\n")
 
     def plan(self, rows: int, columns: int | None = None) -> Plan:
-        """What ``fit`` would do with a table of this shape; reads no row.
+        """The plan of ``fit`` for a table of this shape; reads no row.
 
         Args:
-            rows: How many rows the table has, which is public.
-            columns: How many columns, where no schema says it.
+            rows: Number of rows, which is public.
+            columns: Number of columns, if no schema declares it.
         """
         return self._plan(self.spec(), rows, columns)
 
     def _plan(self, spec: TableSpec, rows: int, columns: int | None) -> Plan:
-        """The plan, with what voids or limits its guarantee."""
+        """The plan, with its stamps and caveats."""
         if spec.schema is not None and not self.models_mixed:
             spec.schema.require_numeric()
         plan = self._stages(spec, self._budget_for(rows), rows, spec.count(columns))
@@ -127,7 +129,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     @abc.abstractmethod
     def _stages(self, spec: TableSpec, budget: Budget, rows: int, columns: int) -> Plan:
-        """What ``fit`` will do, from public numbers and the settings."""
+        """The stages of ``fit``, from public numbers and the settings."""
 
     def fit(
         self: Self,
@@ -143,13 +145,13 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         Args:
             X: A table in any form that ``read_table`` accepts.
             y: Ignored.
-            ledger: Where the plan is charged before the rows are used.
+            ledger: The ledger to which the plan is charged before the rows are used.
             callbacks: Progress and stop hooks of training.
-            checkpoint: A file that keeps the run until ``save`` has written its model; one
-                file per run. A fit with the same settings and the same table goes on from
-                it, at no further cost, also after the last step. With a ledger the run is
-                over when ``fit`` returns: another start gives the same model again. While a
-                fit lives, another start of its run is refused at once.
+            checkpoint: A file in which the run is saved until ``save`` has written its model; one
+            file per run. A fit with the same settings and the same table resumes from it, at no
+            further cost, also after the last step. With a ledger the run is finished when ``fit``
+            returns: another start gives the same model again. While a fit is active, another start
+            of its run is refused.
         """
         self.fit_with((), X, ledger=ledger, checkpoint=checkpoint, callbacks=callbacks)
         return self
@@ -199,7 +201,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         return work, payment
 
     def _run(self, plan: Plan, work: Work) -> None:
-        """Run a plan of this estimator, and keep what was released."""
+        """Run a plan of this estimator, and store its releases."""
         work = plan.run(work)
         self.plan_ = plan
         self.density_ = self._assemble(plan, work)
@@ -210,7 +212,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         """The density that the stages released."""
 
     def _took_over(self, journal: Checkpoints | None, declared: Schema) -> bool:
-        """Whether an earlier start finished the run; then its model is this one's, to the bit."""
+        """Whether an earlier start finished the run; then its model is restored exactly."""
         kept = None if journal is None else journal.result()
         if journal is None or kept is None:
             return False
@@ -226,9 +228,9 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         """``n_samples`` synthetic rows, as the kind of table that was fitted.
 
         Args:
-            n_samples: How many.
-            background: Whether to draw from the density as it is, of which one part in a hundred
-                is spread evenly over the declared box, where nobody lives.
+            n_samples: Number of rows.
+            background: Whether to include samples of the background, a hundredth of the density
+            that is uniform over the declared box and describes no rows.
         """
         check_is_fitted(self, "density_")
         if n_samples < 1:
@@ -240,10 +242,10 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     def score_samples(self, X: Any) -> Float[np.ndarray, " n"]:
         """The natural logarithm of the density of each row, in original units.
 
-        Rows outside what is declared have density zero. An integer column counts as a
-        density per unit, so that its value approximates a probability. In tables of mixed
-        kinds labels, truth values, whole numbers, missing cells and spikes count with their
-        probability, and continuous values with their density per unit.
+        Rows outside the declared domain have density zero. An integer column has a density per
+        unit, which approximates a probability. In tables of mixed kinds labels, truth values, whole
+        numbers, missing cells and spikes contribute their probability, and continuous values their
+        density per unit.
         """
         check_is_fitted(self, "density_")
         return self.density_.log_prob(self._points(X))
@@ -253,29 +255,28 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         return float(np.mean(self.score_samples(X)))
 
     def privacy_statement(self) -> str:
-        """The guarantee in plain words."""
+        """The guarantee in plain language."""
         check_is_fitted(self, "density_")
         return self.guarantee_.privacy_statement()
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write one ``.dpflow`` file that carries its guarantee.
+        """Write the model and its guarantee to one ``.dpflow`` file.
 
-        Where the fit was charged, the ledger has marked the digest of this very file as the
-        run's release. The checkpoint of the run, if there is one, is removed when the file is
-        safe.
+        If the fit was charged, the ledger has recorded the digest of this file as the run's
+        release. The checkpoint of the run, if any, is removed when the file is safe.
 
         Args:
             path: Where the file goes.
-            overwrite: Whether a file that has the name already may be lost; a model that
-                was paid for cannot be had again without paying again.
+            overwrite: Whether an existing file may be overwritten; a lost model can only be
+            replaced by a new fit, which is charged again.
         """
         self._payment.deliver(path, self._file_content(), overwrite=overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
         if "density_" in vars(self):
             raise InputError(
-                f"a fitted {type(self).__name__} cannot be pickled: ship the file that save(path) "
-                "writes and load(path) it where it is needed, or use threads "
+                f"a fitted {type(self).__name__} cannot be pickled: write it with save(path) and "
+                "read it with load(path) where it is needed, or use threads "
                 "(joblib.Parallel(prefer='threads'))"
             )
         return cast(dict[str, Any], super().__getstate__())
@@ -305,7 +306,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     @classmethod
     def from_file(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DensityEstimator":
-        """Read back what ``to_file`` gave; the content may be hostile."""
+        """Read back the result of ``to_file``; the content may be hostile."""
         guarantee = read_guarantee(header["guarantee"])
         estimator = cls._rebuild(header, arrays, guarantee, Schema.from_dict(header["schema"]))
         check_plan(guarantee, estimator.plan_)
@@ -315,7 +316,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     @abc.abstractmethod
     def _describe_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The header and the arrays that only this kind of estimator needs."""
+        """The header and arrays specific to this kind of estimator."""
 
     @classmethod
     @abc.abstractmethod
@@ -330,7 +331,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
     @staticmethod
     def _settings_of(guarantee: Guarantee, schema: Schema) -> dict[str, Any]:
-        """The settings that a file tells of the estimator that wrote it."""
+        """The settings of the estimator that a file holds."""
         return {
             "epsilon": guarantee.epsilon,
             "delta": guarantee.delta,
@@ -368,13 +369,13 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         check_choice("neighbours", self.neighbours, NEIGHBOURS)
         if self.neighbours == "add-remove":
             raise InputError(
-                "neighbours must be zero-out or replace-one: a fit publishes the number of rows "
-                "in its plan, which add-remove would have to hide"
+                "neighbours must be zero-out or replace-one: the plan of a fit publishes the "
+                "number of rows, which add-remove would have to protect"
             )
         return Budget(self.epsilon, self.delta, cast(Neighbours, self.neighbours))
 
     def _budget_for(self, rows: int) -> Budget:
-        """The budget, if its delta is fit for a table of so many rows."""
+        """The budget, if its delta is small enough for the number of rows."""
         budget = self.budget()
         require_small_delta(budget, rows, allowed=self.allow_large_delta)
         return budget
@@ -384,11 +385,11 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         return entropy_for(self.insecure_test_seed)
 
     def caveats(self, rows: int) -> tuple[str, ...]:
-        """What the certificate of a fit to so many rows must say besides its figures."""
+        """The caveats of the certificate of a fit to this number of rows."""
         return self._caveats(self.spec(), rows)
 
     def stamps(self) -> tuple[str, ...]:
-        """What the settings alone will mark a fit with; empty if nothing voids its guarantee."""
+        """The stamps that the settings cause; empty if nothing voids the guarantee."""
         return self._stamps(self.spec())
 
     def _caveats(self, spec: TableSpec, rows: int) -> tuple[str, ...]:
@@ -401,7 +402,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
 
 def _arguments(cls: type) -> str:
-    """How a class of estimators documents the parameters that it adds."""
+    """The documentation of the parameters that a class of estimators adds."""
     is_ours = issubclass(cls, DensityEstimator) and cls.__doc__ is not None
     if not is_ours or "    Args:\n" not in str(cls.__doc__):
         return ""
@@ -409,7 +410,7 @@ def _arguments(cls: type) -> str:
 
 
 def _note(table: Table, plan: Plan, events: Sequence[Event], payment: Payment) -> None:
-    """Warn if this process has fitted the rows before, and nobody counts."""
+    """Warn if this process has fitted the rows before without a ledger."""
     note_fit(
         table,
         events,
@@ -421,7 +422,7 @@ def _note(table: Table, plan: Plan, events: Sequence[Event], payment: Payment) -
 
 
 def entropy_for(insecure_test_seed: int | None) -> Entropy:
-    """The operating system's entropy, or that of a test, which is stamped.
+    """The operating system's entropy, or that of a test seed, which carries a stamp.
 
     Example:
         >>> entropy_for(None).stamp
@@ -455,13 +456,14 @@ class TrainedEstimator(DensityEstimator):
         sampling: ``poisson`` or ``uniform`` batches.
         batch_size: Expected rows per step.
         steps: Number of steps.
-        noise_multiplier: Noise per step in units of the clipping norm; without
-            ``steps`` the run lasts as long as the budget does.
-        learning_rate: Step size of ``adam`` and ``sgd``; ``natural`` finds its own.
+        noise_multiplier: Noise per step in units of the clipping norm; without ``steps``, training
+        runs until the budget is spent.
+        learning_rate: Step size of ``adam`` and ``sgd``; ``natural`` determines its own.
         optimizer: ``natural``, ``adam`` or ``sgd``, or a ``NaturalGradient`` or ``Optimizer``;
             ``auto`` follows a public rule.
         schedule: ``cosine`` or ``constant`` learning rate.
-        averaging: Decay of an average of the parameters to release, or ``None``; not for
+        averaging: Decay of the exponential average of the parameters that is released, or ``None``;
+        not for
             ``natural``, whose progress checks choose between the last parameters and an average.
         clipping: ``fixed`` or ``automatic``.
         clipping_norm: The largest norm of a row's gradient.
@@ -479,7 +481,7 @@ class TrainedEstimator(DensityEstimator):
     clipping_norm: float = 1.0
 
     def _settings(self, **fixed: Any) -> Settings:
-        """What the caller fixed about training, with some of it fixed otherwise."""
+        """The caller's training settings, with some of them replaced."""
         names = [field.name for field in dataclasses.fields(Settings)]
         given = {name: getattr(self, name) for name in names if name not in fixed}
         return Settings(**given | fixed)

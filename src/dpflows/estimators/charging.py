@@ -1,11 +1,11 @@
-"""What a fit pays, and when: first the charge, then the rows, then the release.
+"""The order of a fit with a ledger: first the charge, then the rows, then the release.
 
 Guarantee:
     With a ledger, every event of the plan is committed there before anything is computed
-    from a row's value. Before a fit hands out its model, in memory or on disk, the ledger
-    marks the run as released with the digest of the file that ``save`` writes: one charge
-    gives one model, and a copy of a kept run that ends otherwise is refused. What was
-    charged is never refunded.
+    from a row's value. Before a fit returns its model, in memory or on disk, the ledger
+    records the run as released with the digest of the file that ``save`` writes: one charge
+    covers one model, and a copy of a checkpointed run that ends otherwise is refused. A
+    charge is never refunded.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ PURPOSE = "fit"
 @final
 @dataclasses.dataclass(frozen=True)
 class Payment:
-    """What was charged for a fit, and where the run is kept until its model is safe.
+    """The charge of a fit, and its checkpoints until the model is safe.
 
     Attributes:
-        ledger: Where it was charged, if anywhere.
-        receipt: The ledger's proof.
+        ledger: The ledger that was charged, if any.
+        receipt: The ledger's receipt.
         journal: The run's checkpoints, if it has any.
-        artefact: The SHA-256 of the model's file, once the ledger knows it.
+        artefact: The SHA-256 of the model's file, once the ledger records it.
 
     Example:
         >>> import tempfile
@@ -49,17 +49,17 @@ class Payment:
     artefact: str = ""
 
     def hand_out(self, describe: Callable[[], Before]) -> "Payment":
-        """Bind the charge to one model, before anybody can use it.
+        """Bind the charge to one model, before it is returned.
 
         Args:
-            describe: Gives header and arrays as ``save`` will write them.
+            describe: Returns header and arrays as ``save`` will write them.
 
         Raises:
-            InputError: The run was released with another model, by a copy of what is kept.
+            InputError: The run was released with another model, from a copy of its checkpoint.
 
         Guarantee:
-            When this returns, a kept run holds the model on disk and the ledger its digest.
-            A crash in between is mended by another start, which hands out the same model.
+            When this returns, the checkpoint holds the model and the ledger its digest. After a
+            crash in between, another start returns the same model.
         """
         if self.ledger is None or self.receipt is None:
             return self
@@ -73,24 +73,23 @@ class Payment:
     def deliver(
         self, path: str | os.PathLike[str], model: Before, *, overwrite: bool = False
     ) -> None:
-        """Write the model whole; then forget the run.
+        """Write the model atomically, then remove the checkpoint.
 
-        What failed, for want of room or because the name is taken, can be tried again, and
-        the model may be written more than once.
+        If writing fails, it can be tried again, and the model may be written more than once.
 
         Args:
             path: Where the file goes.
             model: Header and arrays.
-            overwrite: Whether another file that has the name already may be lost.
+            overwrite: Whether an existing file may be overwritten.
 
         Raises:
-            InputError: The model was changed since the ledger noted its digest, or the name
-                is taken.
+            InputError: The model was changed since the ledger recorded its digest, or the file
+            exists.
         """
         content = model_bytes(header=model[0], arrays=model[1])
         if self.artefact and _digest(content) != self.artefact:
             raise InputError(
-                "the model is not the one that the ledger marked as released: it was changed "
+                "the model is not the one that the ledger recorded as released: it was changed "
                 "after fit; undo the change, then save it"
             )
         if not _holds(path, content):
@@ -105,7 +104,7 @@ class Payment:
 
 
 def alive(journal: Checkpoints | None) -> contextlib.AbstractContextManager[None]:
-    """A run that is kept is locked until the block ends.
+    """Lock a checkpointed run until the block ends.
 
     Example:
         >>> with alive(None):
@@ -116,7 +115,7 @@ def alive(journal: Checkpoints | None) -> contextlib.AbstractContextManager[None
 
 @contextlib.contextmanager
 def withdrawn_on_failure(estimator: Any) -> Iterator[None]:
-    """Take back what a fit found, if it could not be handed out.
+    """Remove the results of a fit if it failed before they were released.
 
     Example:
         >>> class Estimator: pass
@@ -136,7 +135,7 @@ def withdrawn_on_failure(estimator: Any) -> Iterator[None]:
 
 
 def _holds(path: str | os.PathLike[str], content: bytes) -> bool:
-    """Whether a file holds just this, from a start that was killed after it was written."""
+    """Whether a file already holds this content, from a start that was killed after writing."""
     try:
         with open(path, "rb") as file:
             return file.read() == content
@@ -154,8 +153,8 @@ def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"cannot write {os.fspath(path)!r}: {error.strerror}; make room or choose another "
-            "folder, then try again: what was charged is not charged twice"
+            f"cannot write {os.fspath(path)!r}: {error.strerror}; free some space or choose "
+            "another folder, then try again; the fit is not charged twice"
         ) from error
 
 
@@ -166,20 +165,20 @@ def charge(
     stamps: Sequence[str],
     journal: Checkpoints | None = None,
 ) -> Payment:
-    """Commit the price of a fit to the ledger, if there is one.
+    """Charge the events of a fit to the ledger, if there is one.
 
-    A run that is kept in a file is known by the id in it, which is on disk before the
-    charge: whoever starts it again is not charged again.
+    A checkpointed run is identified by its id, which is on disk before the charge, so another start
+    is not charged again.
 
     Args:
-        ledger: Where to charge.
+        ledger: The ledger to charge.
         events: Everything that the fit will release.
-        stamps: What voids the fit's promise; there must be nothing.
+        stamps: Warnings that void the guarantee; there must be none.
         journal: The run's checkpoints.
 
     Raises:
-        BudgetError: The ledger has not enough left; nothing was charged.
-        InputError: The fit has no price, or its run was released already.
+        BudgetError: The ledger's remaining budget is too small; nothing was charged.
+        InputError: The fit is not private, or its run was released already.
 
     Example:
         >>> charge(None, (), stamps=()).receipt is None
@@ -204,15 +203,15 @@ def charge(
 
 
 def require_price(stamps: Sequence[str]) -> None:
-    """Refuse a fit whose cost no number of epsilon states.
+    """Refuse a fit that is not private, since its cost cannot be charged.
 
     Example:
         >>> require_price(["NOT PRIVATE: randomness came from a test seed"])
         Traceback (most recent call last):
-        dpflows.errors.InputError: a ledger takes only fits that have a price, but this one ...
+        dpflows.errors.InputError: a ledger can charge only private fits, but this one ...
     """
     if stamps:
         raise InputError(
-            f"a ledger takes only fits that have a price, but this one is {stamps[0]}; fit "
-            "without a ledger, or change the setting"
+            f"a ledger can charge only private fits, but this one is {stamps[0]}; fit without a "
+            "ledger, or change the setting"
         )

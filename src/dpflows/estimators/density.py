@@ -1,4 +1,4 @@
-"""The default: a private density of whatever table is given, by a public rule."""
+"""The default estimator: a private density of any table, chosen by a public rule."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _CHOICES: tuple[type[DensityEstimator], ...] = (DPAutoregressive, DPFlow, DPGaus
 
 
 def rule(budget: Budget, *, columns: int, is_mixed: bool) -> type[DensityEstimator]:
-    """The public rule: which estimator serves a table, by its shape and the budget alone.
+    """The public rule: the estimator for a table, by its shape and the budget only.
 
     Example:
         >>> rule(Budget(1.0, 1e-6), columns=10, is_mixed=False).__name__
@@ -45,8 +45,8 @@ class DPDensity(DensityEstimator):
 
     A public rule chooses the estimator, from the schema, the number of columns and the budget:
     ``DPAutoregressive`` where the schema declares labels, dates, missing cells or other mixed
-    kinds, ``DPGaussianMixture`` for up to three columns of numbers, ``DPFlow`` for more. Settings
-    of their own are given to those estimators.
+    kinds, ``DPGaussianMixture`` for up to three columns of numbers, ``DPFlow`` for more. For other
+    settings use those estimators directly.
 
     Args:
     {common}
@@ -73,7 +73,7 @@ class DPDensity(DensityEstimator):
         return dataclasses.replace(plan, details=plan.details | {"model": type(chosen).__name__})
 
     def _chosen(self, spec: TableSpec, columns: int) -> DensityEstimator:
-        """The estimator of the rule, with these settings."""
+        """The estimator chosen by the rule, with these settings."""
         chosen = rule(self.budget(), columns=columns, is_mixed=spec.is_mixed)
         names = [field.name for field in dataclasses.fields(DensityEstimator) if field.init]
         return chosen(**{name: getattr(self, name) for name in names} | {"schema": spec.schema})
@@ -99,16 +99,16 @@ class DPDensity(DensityEstimator):
         """``n_samples`` synthetic rows, as the kind of table that was fitted.
 
         Args:
-            n_samples: How many.
+            n_samples: Number of rows.
             conditions: Wanted values by column, for tables of mixed kinds. Rows follow the
                 conditional distribution: exactly if the columns come first in the model's
                 order, by weighted draws otherwise.
-            background: Whether to draw from the density as it is, of which one part in a hundred
-                is spread evenly over the declared box, where nobody lives. Tables of mixed kinds
-                have no such part.
+            background: Whether to include samples of the background, a hundredth of the density
+            that is uniform over the declared box and describes no rows. Tables of mixed kinds have
+            no background.
 
-        Rows that break a constraint of the schema are drawn again. ``acceptance_`` then says
-        which share of the draws was kept.
+        Rows that violate a constraint of the schema are drawn again; ``acceptance_`` is the share
+        of accepted draws.
         """
         check_is_fitted(self, "density_")
         if isinstance(self.model_, DPAutoregressive):
@@ -116,7 +116,9 @@ class DPDensity(DensityEstimator):
             self.acceptance_ = self.model_.acceptance_
             return drawn
         if conditions:
-            raise InputError("conditions need a table of mixed kinds; this one holds only numbers")
+            raise InputError(
+                "conditions need a model of mixed column kinds; this model has numeric columns only"
+            )
         return super().sample(n_samples, background=background)
 
     def _describe_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

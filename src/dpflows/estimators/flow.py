@@ -55,9 +55,9 @@ ENOUGH_ROWS = 3600
 #: The learning rate of a flow that refines a mixture by a first-order method.
 REFINING_RATE = 1e-3
 PUBLIC_PRIOR = (
-    "the flow starts from a mixture that the curator declared to be fitted to public rows of other "
-    "people (prior_is_public). What that fit cost is not counted here; if it read the same people, "
-    "its cost must be added."
+    "the prior of the flow is a mixture that the curator declared to be fitted to public rows of "
+    "other people (prior_is_public). The cost of that fit is not included here; if it used rows of "
+    "the same people, its cost must be added."
 )
 
 
@@ -68,23 +68,23 @@ class DPFlow(TrainedEstimator):
 
     Args:
     {common}
-        prior: What the flow starts from: ``None`` for a Gaussian, ``"mixture"`` for a
+        prior: The prior of the flow: ``None`` for a Gaussian, ``"mixture"`` for a
             mixture fitted with a share of the budget, or a fitted ``DPGaussianMixture``.
-        prior_share: The part of the squared Gaussian budget for a ``"mixture"``; all of
-            it leaves the mixture as it is.
+        prior_share: The share of the squared Gaussian budget for a ``"mixture"``; with 1 the
+        mixture itself is the model.
         prior_is_public: Whether a given prior was fitted to other people's public rows.
-            If not, its own cost is part of this release.
-        trainable_prior: Whether training may move the prior.
-        normalisation: How columns are brought to comparable units inside the budget:
-            ``histograms``, ``moments`` or ``bounds``; ``auto`` takes ``histograms``, but
-            ``bounds`` for ``natural`` where rows are few, whose Gaussian standardises columns
-            besides; ``paper-not-private`` is for comparison.
+            If not, its cost is part of this release.
+        trainable_prior: Whether the prior is trained.
+        normalisation: How columns are brought to comparable units within the budget:
+        ``histograms``, ``moments`` or ``bounds``; ``auto`` uses ``histograms``, but ``bounds`` for
+        ``natural`` with few rows, where the initial Gaussian standardises the columns;
+        ``paper-not-private`` is for comparison.
         architecture: A family by name, an ``Architecture``, or ``None`` for the rule.
-        initialisation: How ActNorm layers start: ``identity``, or ``private`` from noisy
-            moments of what reaches them; ``paper-not-private`` is for comparison.
+        initialisation: Initialisation of ActNorm layers: ``identity``, or ``private`` from noisy
+        moments of their inputs; ``paper-not-private`` is for comparison.
 
-    ``optimizer="auto"`` takes ``natural`` where nothing of architecture, steps, noise, learning
-    rate, averaging and initialisation is fixed, and ``adam`` elsewhere and without privacy.
+    ``optimizer="auto"`` uses ``natural`` if none of architecture, steps, noise, learning rate,
+    averaging and initialisation is set, and otherwise, or without privacy, ``adam``.
 
     Guarantee:
         ``guarantee_`` covers everything that ``fit`` computed from the rows.
@@ -135,7 +135,7 @@ class DPFlow(TrainedEstimator):
     def _prior_stages(
         self, budget: Budget, rows: int, columns: int, before: Sequence[Event]
     ) -> tuple[Stage, ...]:
-        """The normaliser, and what the flow starts from."""
+        """The normaliser and the prior."""
         check_choice("normalisation", self.normalisation, ("auto", *NORMALISATIONS))
         if isinstance(self.prior, DPGaussianMixture):
             return (_given(self.prior, is_public=self.prior_is_public),)
@@ -158,7 +158,7 @@ class DPFlow(TrainedEstimator):
         return normaliser, FitPrior(mixture)
 
     def _share(self) -> float:
-        """The part of the squared Gaussian budget that fits a mixture."""
+        """The share of the squared Gaussian budget for fitting a mixture."""
         if self.prior is None or isinstance(self.prior, DPGaussianMixture):
             return 0.0
         if self.prior != "mixture":
@@ -171,9 +171,9 @@ class DPFlow(TrainedEstimator):
         return self.prior_share
 
     def _normalisation(self, share: float, rows_per_column: float) -> str:
-        """The given one, or the public rule, where rows are counted as much as mu.
+        """The given normalisation, or that of the public rule.
 
-        Histograms, but for natural gradient where they would be noisy or no flow follows.
+        Histograms, except for natural gradient where they would be noisy or no flow follows.
         """
         if self.normalisation != "auto":
             return self.normalisation
@@ -181,7 +181,7 @@ class DPFlow(TrainedEstimator):
         return "histograms" if is_enough or not self._is_natural() else "bounds"
 
     def _learning_rate(self, share: float, optimizer: str | Descent) -> float | None:
-        """The given one, or the small one of a flow that starts where it should end."""
+        """The given learning rate, or a small one for a flow with a fitted prior."""
         is_refined = share > 0 and name_of(optimizer) != NaturalGradient.name
         return REFINING_RATE if is_refined and self.learning_rate is None else self.learning_rate
 
@@ -215,7 +215,7 @@ class DPFlow(TrainedEstimator):
         return (*formula, *self._prior_stamps(), *super()._stamps(spec))
 
     def _prior_stamps(self) -> tuple[str, ...]:
-        """What a given prior carries, unless its rows are public; or an unpaid normaliser."""
+        """The stamps of a given private prior, and of a non-private normaliser."""
         if isinstance(self.prior, DPGaussianMixture):
             return () if self.prior_is_public else self.prior.guarantee_.stamps
         return (UNPAID_STAMP,) if self.normalisation == UNPAID else ()
@@ -267,7 +267,7 @@ class DPFlow(TrainedEstimator):
 
 
 def _given(fitted: DPGaussianMixture, *, is_public: bool) -> GivenPrior:
-    """A fitted mixture as the start of a flow, in the units of the rows."""
+    """A fitted mixture as the prior of a flow, in the units of the rows."""
     check_is_fitted(fitted, "density_")
     cube, parts = fitted.density_.normaliser.arrays(), fitted.parameters_
     weights = parts["weights"] / parts["weights"].sum()

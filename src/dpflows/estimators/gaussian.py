@@ -1,6 +1,6 @@
-"""A frame for every column, found by closing in from the declared bounds.
+"""A single Gaussian: noisy frames of the columns, then one release of mean and covariance.
 
-One Gaussian: the mean and the covariance of all columns, released once.
+The frames are found iteratively, from the declared bounds down to the data.
 """
 
 import dataclasses
@@ -44,14 +44,14 @@ Vector = Float[np.ndarray, " columns"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """Location and spread of every column, in rounds that each clip to what the last showed.
+    """Location and scale of every column, in rounds that each clip to the frame of the last.
 
-    The noise is proportional to the frame, so a round leaves about four times the root of
-    noise over rows of the frame it was given.
+    The noise is proportional to the frame, so a round reduces the frame to about four times the
+    root of noise over rows.
 
     Attributes:
         columns: Number of columns.
-        noise: On each sum of each round, in rows.
+        noise: Noise on each sum of each round, in rows.
 
     Guarantee:
         ``find`` releases exactly ``events``; they are known before a row is read.
@@ -69,7 +69,7 @@ class Frames:
 
     @classmethod
     def planned(cls, budget: Budget, *, columns: int) -> "Frames":
-        """The noise that its share of the budget allows."""
+        """Frames with the noise that their share of the budget allows."""
         unit = moments_sensitivity(columns)
         whole = calibrate_noise(
             budget, lambda noise: [GaussianEvent(noise=noise, sensitivity=unit)], accountant="gdp"
@@ -86,7 +86,7 @@ class Frames:
         )
 
     def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Scaling:
-        """Close in, round by round."""
+        """Shrink the frame, round by round."""
         left, right = low, high
         for i in range(ROUNDS):
             moments = clipped_moments(
@@ -98,7 +98,7 @@ class Frames:
         return Scaling(moments.mean, np.maximum(moments.deviation, spread / _REACH))
 
     def _cautious(self, moments: Moments, left: Vector, right: Vector) -> Vector:
-        """The deviation, and no less than the noise could hide."""
+        """The deviation, bounded from below by the noise."""
         half, doubt = (right - left) / 2, self.noise / moments.count
         return np.maximum(np.sqrt(moments.deviation**2 + doubt * half**2), 1e-9 * half)
 
@@ -114,13 +114,13 @@ _LEAST = 1e-4
 @final
 @dataclasses.dataclass(frozen=True)
 class FindFrames(Stage):
-    """Location and spread of every column, by closing in from the declared bounds."""
+    """Find the location and scale of every column, starting from the declared bounds."""
 
     frames: Frames
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What all rounds cost."""
+        """The events of all rounds."""
         return self.frames.events
 
     def run(self, work: Work) -> Work:
@@ -135,7 +135,7 @@ class ReleaseCovariance(Stage):
     """The mean and the covariance of all columns, released once.
 
     Attributes:
-        radius: The length to which longer rows are shortened, in standard deviations.
+        radius: The norm to which longer rows are clipped, in standard deviations.
         event: The release, with its noise.
     """
 
@@ -148,7 +148,7 @@ class ReleaseCovariance(Stage):
         return (self.event,)
 
     def run(self, work: Work) -> Work:
-        """Release the moments, and shrink them by what noise explains."""
+        """Release the moments, and shrink correlations by the noise."""
         found = noisy_covariance(
             needed(work.normaliser).apply(needed(work.rows)),
             radius=self.radius,
@@ -162,17 +162,17 @@ class ReleaseCovariance(Stage):
 @final
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class DPGaussian(ReleasedEstimator):
-    """A single Gaussian with a private mean and covariance, cut off at the bounds.
+    """A single Gaussian with a private mean and covariance, truncated at the bounds.
 
-    The box may be far wider than the data, so a small share of the budget first finds a
-    frame for each column, in six rounds of noisy moments. Rows in that frame are
-    shortened to a public radius, and one release gives their count, sums and second
-    moments. Correlations are shrunk towards zero by as much of their size as the noise
-    explains, and no direction is given a smaller variance than the noise could hide.
+    The box may be far wider than the data, so a small share of the budget first finds a frame for
+    each column, in six rounds of noisy moments. Rows in that frame are clipped to a public radius,
+    and one release gives their count, sums and second moments. Correlations are shrunk towards zero
+    by the share of their size that the noise explains, and variances are bounded from below by the
+    noise.
 
     Args:
     {common}
-        radius: The length to which longer rows are shortened, in standard deviations;
+        radius: The norm to which longer rows are clipped, in standard deviations;
             ``None`` is ``2 sqrt(columns) + 2``.
 
     Guarantee:
@@ -213,7 +213,7 @@ class DPGaussian(ReleasedEstimator):
     def _model(arrays: Arrays) -> AbstractDistribution:
         mean, factor = arrays["mean"], arrays["factor"]
         if mean.ndim != 1 or factor.shape != 2 * mean.shape or not np.isfinite(mean).all():
-            raise InputError("the file's mean and factor do not fit together")
+            raise InputError("the file's mean and factor are inconsistent")
         if not np.isfinite(factor).all():
             raise InputError("the file's factor must be finite")
         return gaussian_mixture(np.ones(1), mean[None], factor[None])
@@ -227,10 +227,10 @@ class DPGaussian(ReleasedEstimator):
 
 
 def shrunk_factor(found: SecondMoments) -> Float64[np.ndarray, "columns columns"]:
-    """The Cholesky factor of a covariance that a noisy one makes likely.
+    """The Cholesky factor of a shrunken estimate of a noisy covariance.
 
     Guarantee:
-        Reads the noisy moments alone.
+        Reads only the noisy moments.
 
     Example:
         >>> noisy = SecondMoments(np.zeros(2), np.array([[1.0, 0.1], [0.1, 1.0]]), 50.0, 0.4)

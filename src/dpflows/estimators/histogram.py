@@ -1,4 +1,4 @@
-"""Histograms: a joint grid for up to three columns, one histogram per column beyond."""
+"""Histograms: a joint grid for up to three columns, else one histogram per column."""
 
 import dataclasses
 import math
@@ -28,8 +28,8 @@ from dpflows.privacy.mechanisms.histograms import (
 
 #: Beyond so many columns the cells of a joint grid would be too many to fill.
 MOST_JOINT_COLUMNS = 3
-INDEPENDENT = "columns are taken as independent: no relation between them is kept"
-JOINT = "none: cells are joint over all columns"
+INDEPENDENT = "columns are modelled as independent: no relation between them is kept"
+JOINT = "none: the grid is joint over all columns"
 _PURPOSE = "histogram"
 #: Bins per axis without noise, factor and power of the rows, by number of columns.
 _BINS_RULE = {1: (8.0, 1 / 3), 2: (4.0, 1 / 3), 3: (2.4, 1 / 4)}
@@ -38,10 +38,10 @@ _BINS_RULE = {1: (8.0, 1 / 3), 2: (4.0, 1 / 3), 3: (2.4, 1 / 4)}
 def bins_rule(*, rows: int, columns: int, scale: float) -> int:
     """Bins along each column of a joint grid, from public numbers alone.
 
-    ``a n^b / sqrt(1 + scale)`` with (a, b) = (8, 1/3), (4, 1/3), (2.4, 1/4) for one, two
-    and three columns; ``scale`` is that of the noise on a count. Found by scoring test
-    rows of half-moons, Gaussians and pinwheel (one and two columns) and of three columns
-    of Life Science and Power, for 1,500 to 27,000 rows and scales from 2 to 0.
+    ``a n^b / sqrt(1 + scale)`` with (a, b) = (8, 1/3), (4, 1/3), (2.4, 1/4) for one, two and three
+    columns; ``scale`` is that of the noise on a count. Determined by scoring test rows of
+    half-moons, Gaussians and pinwheel (one and two columns) and of three columns of Life Science
+    and Power, for 1,500 to 27,000 rows and scales from 2 to 0.
 
     Example:
         >>> bins_rule(rows=27_000, columns=2, scale=0.5)
@@ -53,9 +53,9 @@ def bins_rule(*, rows: int, columns: int, scale: float) -> int:
 
 
 def smallest_part(*, rows: int, noise: float) -> float:
-    """The count above which a column's bin is halved, in rows: what noise cannot fake.
+    """The count, in rows, above which a column's bin is halved; well above the noise.
 
-    Found on Life Science, Power and Shuttle at epsilon 0.5, 2 and infinity.
+    Determined on Life Science, Power and Shuttle at epsilon 0.5, 2 and infinity.
 
     Example:
         >>> smallest_part(rows=1_000_000, noise=10.0)
@@ -67,7 +67,7 @@ def smallest_part(*, rows: int, noise: float) -> float:
 @final
 @dataclasses.dataclass(frozen=True)
 class ReleaseHistogram(Stage):
-    """Noisy counts: of one grid over few columns, or of each of many columns.
+    """Release noisy counts: of one grid over few columns, or of each of many columns.
 
     Attributes:
         rows: Public number of rows.
@@ -118,14 +118,13 @@ class ReleaseHistogram(Stage):
 class DPHistogram(ReleasedEstimator):
     """Noisy counts in the cells of a grid over the bounds.
 
-    Up to three columns share one grid. A row is in one cell, so two-sided geometric noise
-    of the same scale serves any number of cells; it has less than half the standard
-    deviation of Gaussian noise at the same price. Beyond three columns the density is a
-    PRODUCT of one histogram per column: columns are taken as independent, and whatever
-    relates them is lost (``plan().details["independence"]`` says which it is). Each is
-    halved again and again where its noisy counts allow, so that wide bounds do little
-    harm. Negative counts are cut off, with a constant taken from all so that the total
-    is right, and the result is mixed with an even background.
+    Up to three columns share one grid. A row is in one cell, so the scale of the two-sided
+    geometric noise does not depend on the number of cells; its standard deviation is less than half
+    that of Gaussian noise at the same cost. Beyond three columns the density is a PRODUCT of one
+    histogram per column: columns are modelled as independent, and their relations are lost
+    (``plan().details["independence"]`` states this). Bins are halved repeatedly where noisy counts
+    allow, so that wide bounds do little harm. Counts are projected to be non-negative with the
+    right total, and the result is mixed with a uniform background.
 
     Args:
     {common}
@@ -196,8 +195,8 @@ class DPHistogram(ReleasedEstimator):
     def _refuse_bins(self, columns: int) -> None:
         if self.bins is not None:
             raise InputError(
-                f"bins applies to at most {MOST_JOINT_COLUMNS} columns, got {columns}; leave it "
-                "out, the bins of each column then follow its noisy counts"
+                f"bins applies to at most {MOST_JOINT_COLUMNS} columns, got {columns}; remove it; "
+                "the bins of each column then follow its noisy counts"
             )
 
 
@@ -209,7 +208,7 @@ def _event(columns: int, noise: float) -> DiscreteLaplaceEvent | GaussianEvent:
 
 
 def halved(below: Float64[np.ndarray, " edges"], most: float) -> Float64[np.ndarray, " bins"]:
-    """Shares of equal bins: any with more than ``most`` rows is halved, the rest are even.
+    """Shares of equal bins: bins with more than ``most`` rows are halved.
 
     Args:
         below: Noisy number of rows below each edge, increasing from zero.

@@ -28,12 +28,12 @@ _WIDEST = 0.25
 
 
 def bandwidth_rule(*, rows: int, columns: int, noise: float) -> float:
-    """The kernel's standard deviation as a share of the bounds, from public numbers alone.
+    """The kernel's standard deviation as a share of the bounds, from public numbers only.
 
-    ``0.065 (noise / n)^(1 / (columns + 2))``, where blurring and noise balance, and at
-    least ``0.02 n^(-1/6)``. The powers follow from theory; the factors were found by scoring
-    test rows of half-moons, Gaussians and pinwheel, one column and two, for 1,500 to
-    27,000 rows and noise from 6.4 to 0.
+    ``0.065 (noise / n)^(1 / (columns + 2))``, which balances smoothing and noise, and at least
+    ``0.02 n^(-1/6)``. The powers follow from theory; the factors were determined by scoring test
+    rows of half-moons, Gaussians and pinwheel, one column and two, for 1,500 to 27,000 rows and
+    noise from 6.4 to 0.
 
     Example:
         >>> round(bandwidth_rule(rows=27_000, columns=2, noise=2.4), 4)
@@ -46,7 +46,7 @@ def bandwidth_rule(*, rows: int, columns: int, noise: float) -> float:
 @final
 @dataclasses.dataclass(frozen=True)
 class ReleaseKernels(Stage):
-    """The sum of all rows' kernels at the points of a grid, with Gaussian-process noise.
+    """Release the sum of all rows' kernels on a grid, with Gaussian-process noise.
 
     Attributes:
         rows: Public number of rows.
@@ -91,12 +91,12 @@ class ReleaseKernels(Stage):
 class DPKernelDensity(ReleasedEstimator):
     """A Gaussian kernel density in one or two columns, with Gaussian-process noise.
 
-    The sum of all rows' kernels is released at the points of a fine grid, plus a path of
-    the Gaussian process whose covariance is the same kernel (Hall, Rinaldo and Wasserman,
-    2013). One row moves that function by one kernel, whose norm in the kernel's Hilbert
-    space is one, so the price does not depend on the grid. Negative values are cut off and
-    the density is even within each cell, so that it integrates to one exactly. The
-    bandwidth is a share of the bounds: bounds much wider than the data blur it.
+    The sum of all rows' kernels is released at the points of a fine grid, plus a path of the
+    Gaussian process whose covariance is the same kernel (Hall, Rinaldo and Wasserman, 2013). One
+    row changes that function by one kernel, whose norm in the kernel's Hilbert space is one, so the
+    cost does not depend on the grid. Negative values are set to zero and the density is constant
+    within each cell, so that it integrates to one exactly. The bandwidth is a share of the bounds:
+    bounds much wider than the data oversmooth it.
 
     Args:
     {common}
@@ -156,6 +156,6 @@ class DPKernelDensity(ReleasedEstimator):
 def _require_few(columns: int) -> None:
     if columns > MOST_COLUMNS:
         raise InputError(
-            f"columns must be at most {MOST_COLUMNS}, got {columns}: a grid over more holds too "
-            "many points, and a kernel too few rows; use DPFlow or DPGaussianMixture"
+            f"columns must be at most {MOST_COLUMNS}, got {columns}: with more columns the grid "
+            "has too many points and each kernel too few rows; use DPFlow or DPGaussianMixture"
         )

@@ -1,6 +1,6 @@
-"""The ways to fit a private mixture, by name; a new one is one class and one line.
+"""DP-MoG: Gaussian mixtures fitted under differential privacy, by one of several variants.
 
-DP-MoG: a mixture of Gaussians fitted under differential privacy.
+A new variant is one class and one line in ``VARIANTS``.
 """
 
 import abc
@@ -33,12 +33,12 @@ _COMPONENTS, _STEPS = 3, 10
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a caller may fix; ``None`` leaves it to the variant.
+    """The caller's options; ``None`` leaves the choice to the variant.
 
     Attributes:
-        components: How many components.
-        radius: Of a public ball that holds the rows, where the cube is [-1, 1]^d.
-        composition: How the faithful variant adds up its parameters' epsilons.
+        components: Number of components.
+        radius: Radius of a public ball around the rows, in units of the cube [-1, 1]^d.
+        composition: How the faithful variant composes its parameters' epsilons.
         law: The faithful variant's noise, ``gaussian`` or ``laplace``.
     """
 
@@ -50,14 +50,14 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A plan of some variant: what it releases, how large it is, how to carry it out.
+    """The plan of a variant: its events, its size and its own plan.
 
     Attributes:
         events: Every release.
         components: The number of components.
-        releases: How often the rows are passed over.
+        releases: Number of passes over the rows.
         details: Public choices by name, ready for JSON.
-        plan: What the variant itself needs.
+        plan: The variant's own plan.
     """
 
     events: tuple[Event, ...]
@@ -68,7 +68,7 @@ class Planned:
 
 
 class Variant(abc.ABC):
-    """One way to fit a mixture to rows inside the cube [-1, 1]^d."""
+    """A method of fitting a mixture to rows inside the cube [-1, 1]^d."""
 
     @abc.abstractmethod
     def plan(
@@ -81,7 +81,7 @@ class Variant(abc.ABC):
         accountant: str,
         before: Sequence[Event],
     ) -> Planned:
-        """What the fit will release within the budget, after ``before``."""
+        """The plan of the fit within the budget, after ``before``."""
 
     @abc.abstractmethod
     def fit(self, rows: Rows, planned: Planned, *, entropy: Entropy) -> Fitted:
@@ -106,7 +106,7 @@ class Local(Variant):
         accountant: str,
         before: Sequence[Event],
     ) -> Planned:
-        """As many components as the budget can describe."""
+        """Plan as many components as the budget supports."""
         plan = plan_mixture(
             budget,
             rows=rows,
@@ -144,7 +144,7 @@ class Stacked(Variant):
         accountant: str,
         before: Sequence[Event],
     ) -> Planned:
-        """Ten equal steps."""
+        """Plan ten equal steps."""
         plan = plan_corrected(
             budget,
             rows=rows,
@@ -167,7 +167,7 @@ class Stacked(Variant):
 
 @final
 class Faithful(Variant):
-    """DP-EM as its authors released it. NOT PRIVATE."""
+    """DP-EM as released by its authors. NOT PRIVATE."""
 
     def plan(
         self,
@@ -179,9 +179,12 @@ class Faithful(Variant):
         accountant: str,
         before: Sequence[Event],
     ) -> Planned:
-        """No events: nothing it releases is covered by one."""
+        """A plan without events, since no event covers its releases."""
         if before:
-            raise InputError("the faithful variant takes no other releases in its budget")
+            raise InputError(
+                "the faithful variant cannot share its budget with other releases; "
+                "use variant='local'"
+            )
         components = options.components or _COMPONENTS
         radius = columns**0.5 if options.radius is None else options.radius
         settings = {
@@ -218,7 +221,7 @@ class FitMixture(Stage):
 
     Attributes:
         variant: A key of ``VARIANTS``.
-        planned: What the variant will do.
+        planned: The plan of the variant.
     """
 
     variant: str
@@ -230,7 +233,7 @@ class FitMixture(Stage):
         return self.planned.events
 
     def run(self, work: Work) -> Work:
-        """Fit the mixture; components without weight are left out."""
+        """Fit the mixture; components without weight are removed."""
         low, high = work.box
         cube = Scaling((low + high) / 2, (high - low) / 2)
         rows = cube.apply(needed(work.rows))
@@ -247,23 +250,23 @@ class FitMixture(Stage):
 @final
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class DPGaussianMixture(ReleasedEstimator):
-    """A mixture of Gaussians, cut off at the bounds.
+    """A differentially private Gaussian mixture, truncated at the bounds.
 
     Args:
     {common}
-        components: How many components; ``None`` takes as many as the budget can describe.
-        variant: ``local``, EM in the frames of the components, is the one to use. The
-            others are here to be compared with: ``corrected`` and ``laplace`` are plain
+        components: Number of components; ``None`` for as many as the budget supports.
+        variant: ``local``, EM in the frames of the components, is recommended. The others are for
+        comparison: ``corrected`` and ``laplace`` are plain
             DP-EM with noisy sums, ``faithful`` is Park et al. as released, NOT PRIVATE.
-        radius: Of a public ball that holds the rows, in half-widths of the box; for the
-            other variants, which need one. ``None`` takes the ball around the box.
-        composition: How ``faithful`` adds up: ``moments``, ``zcdp``, ``zcdp-slip``,
+        radius: Radius of a public ball around the rows, in half-widths of the box, for the other
+        variants. ``None`` uses the ball around the box.
+        composition: Composition of ``faithful``: ``moments``, ``zcdp``, ``zcdp-slip``,
             ``advanced`` or ``linear``.
         law: The noise of ``faithful``, ``gaussian`` or ``laplace``.
 
     Guarantee:
-        ``guarantee_`` covers everything that ``fit`` computed from the rows. Variants
-        that are faithful to a flawed original are stamped NOT PRIVATE.
+        ``guarantee_`` covers everything that ``fit`` computed from the rows. Models of the variant
+        ``faithful`` are marked NOT PRIVATE.
 
     Example:
         >>> import numpy as np
@@ -317,7 +320,7 @@ def mixture_from(arrays: Arrays) -> AbstractDistribution:
     weights, means, factors = (arrays[name] for name in ("weights", "means", "factors"))
     k, d = means.shape
     if weights.shape != (k,) or factors.shape != (k, d, d) or k < 1:
-        raise InputError("the file's weights, means and factors do not fit together")
+        raise InputError("the file's weights, means and factors are inconsistent")
     if not (np.isfinite(means).all() and np.isfinite(factors).all()):
         raise InputError("the file's means and factors must be finite")
     return gaussian_mixture(weights, means, np.tril(factors))

@@ -1,4 +1,4 @@
-"""One file per model, read back without running code.
+"""Model files: estimators are written to one file and read back without running code.
 
 A model describes itself by a JSON header and named arrays, trained parameters among them; this
 module writes them and finds the class again. A new estimator is one line in ``ESTIMATORS``.
@@ -48,7 +48,7 @@ class Stored(Protocol):
 
 
 def short_name(estimator: str) -> str:
-    """What an estimator is called on the command line.
+    """The name of an estimator on the command line.
 
     Example:
         >>> short_name("DPGaussianMixture")
@@ -103,7 +103,7 @@ def file_content(
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a fitted estimator; its class need not be known.
+    """Read a fitted estimator of any class from a file.
 
     Example:
         >>> load("missing.dpflow")
@@ -135,7 +135,7 @@ def rebuilt(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Turn whatever a hostile content causes into one line that quotes none of it."""
+    """Turn any error caused by hostile content into one line that quotes none of it."""
     try:
         with np.errstate(all="ignore"):
             yield
@@ -146,7 +146,7 @@ def explained() -> Iterator[None]:
         # An InputError too: what it quotes was not said by the caller but by the file.
         raise InputError(
             "the file is not a model of this version of dpflows "
-            f"({VERSION}): its content does not fit together"
+            f"({VERSION}): its content is inconsistent"
         ) from None
 
 
@@ -164,7 +164,7 @@ def fill(template: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -
         if found is None or found.shape != expected.shape or found.dtype.kind != "f":
             raise InputError("the file's parameters do not fit its architecture")
         if not (np.abs(found.astype(expected.dtype)) <= LARGEST).all():
-            raise InputError("the file's parameters are not finite, or beyond all reason")
+            raise InputError("the file's parameters are not finite or too large")
     return [arrays[name].astype(expected.dtype) for name, expected in template.items()]
 
 
@@ -174,14 +174,14 @@ PARAMETER = "parameter-"
 
 
 def require_room(architecture: Architecture, columns: int, arrays: dict[str, np.ndarray]) -> None:
-    """Refuse a file that names a flow far larger than what it holds, before building it."""
+    """Refuse a file that names a far larger flow than it holds, before building it."""
     # Masks count in the size but are not stored: at most one for each number that is.
     if architecture.size(columns) > 2 * sum(a.size for a in arrays.values()) + 1000:
         raise InputError("the file's parameters do not fit its architecture")
 
 
 def parameter_arrays(model: Any) -> dict[str, np.ndarray]:
-    """A model's trained arrays by name; weights that a mask hides are zero."""
+    """A model's trained arrays by name; masked weights are zero."""
     parameters, blueprint = take_apart(model)
     dense = tuple(
         layer._replace(weight=layer.weight if mask is None else jnp.where(mask, layer.weight, 0))
@@ -192,7 +192,7 @@ def parameter_arrays(model: Any) -> dict[str, np.ndarray]:
 
 
 def with_parameters(template: Model, arrays: dict[str, np.ndarray]) -> Model:
-    """The template with the arrays that ``parameter_arrays`` gave."""
+    """The template with the arrays from ``parameter_arrays``."""
     parameters, blueprint = take_apart(template)
     values = fill(parameter_arrays(template), arrays)
     leaves = [jnp.asarray(value) for value in values]

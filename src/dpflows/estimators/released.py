@@ -1,6 +1,6 @@
-"""The density over a box of numbers in a model file.
+"""The base class of estimators that release a few statistics and compute the density from them.
 
-What estimators share that release statistics of the rows once and compute the rest.
+It also reads and writes the density over a box of numeric columns in a model file.
 """
 
 import abc
@@ -22,13 +22,13 @@ from dpflows.table.schema import Schema
 
 
 def released_density(model: Defended, work: Work) -> Density:
-    """A released model over the box; the mass inside is found from the model alone."""
+    """A released model over the box; its mass inside is computed from the model only."""
     density = Density(needed(work.normaliser), model, *work.box)
     return density.with_inside_mass(jax_key(work.entropy, "sampling", step=1))
 
 
 def describe_density(density: Density) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What a file must hold of a density beside its model."""
+    """The parts of a density in a file, besides its model."""
     header = {"log_inside": density.log_inside, "background_weight": density.model.weight}
     return header, density.normaliser.arrays()
 
@@ -36,7 +36,7 @@ def describe_density(density: Density) -> tuple[dict[str, Any], dict[str, np.nda
 def read_density(
     header: dict[str, Any], normaliser: Normaliser, model: Defended, encoding: Encoding
 ) -> Density:
-    """The density that ``describe_density`` described; the content may be hostile."""
+    """Restore a density from ``describe_density``, whose content may be hostile."""
     weighted = Defended(model.flow, model.background, float(header["background_weight"]))
     inside = float(header["log_inside"])
     return Density(normaliser, weighted, encoding.low, encoding.high, inside)
@@ -48,13 +48,13 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class ReleasedEstimator(DensityEstimator):
-    """A density that is a function of a few noisy statistics.
+    """An estimator whose density is a function of a few noisy statistics.
 
     Attributes:
-        parameters_: What was released, by name, in the normaliser's units.
+        parameters_: The released statistics by name, in the normaliser's units.
 
     Guarantee:
-        Only the stages of the plan see rows.
+        Only the stages of the plan read rows.
     """
 
     parameters_: Arrays = dataclasses.field(init=False)
@@ -67,7 +67,7 @@ class ReleasedEstimator(DensityEstimator):
     @staticmethod
     @abc.abstractmethod
     def _model(arrays: Arrays) -> AbstractDistribution:
-        """The model those arrays describe; they may come from a hostile file."""
+        """The model of those arrays, which may come from a hostile file."""
 
     def _describe_model(self) -> tuple[dict[str, Any], Arrays]:
         header, arrays = describe_density(self.density_)

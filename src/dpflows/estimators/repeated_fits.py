@@ -1,17 +1,15 @@
-"""Whether this process has fitted the same rows before.
+"""Warnings for repeated fits of the same rows, and for non-private steps before an estimator.
 
-Several fits to the same people are not one fit: what they cost adds up. A ledger counts it
-for good. Without one, this module notices repetitions inside one process, such as those of a
+The costs of several fits to the same people add up. A ledger accounts for them durably.
+Without one, this module detects repetitions inside one process, such as those of a
 grid search or a cross-validation, and warns with the composed total.
-
-Guarantee:
-    Nothing is stored, logged or released. What is kept in memory are hashes of a small
-    sample of the rows, under a random key that never leaves the process.
-
-Whether a step before the estimator learned from the rows without paying.
 
 A ``StandardScaler`` in front of an estimator reads the mean and the deviation of every column.
 They are not noisy and no guarantee covers them, but they are part of the pipeline's output.
+
+Guarantee:
+    Nothing is stored, logged or released. Only hashes of a small sample of the rows, under a
+    random key that never leaves the process, are held in memory.
 """
 
 import collections
@@ -63,7 +61,7 @@ class Sketch:
 
     Attributes:
         hashes: Sorted hashes of sampled rows that occur once.
-        limit: Every row with a hash up to this one was looked at.
+        limit: Every row with a hash up to this one was considered.
         repeated: The share of sampled rows that occur more than once; two tables of
             different people have about as many rows in common by chance.
         whole: The number of rows and the sum of all hashes.
@@ -82,7 +80,7 @@ class Sketch:
 
     @classmethod
     def of(cls, columns: Sequence[np.ndarray]) -> "Sketch":
-        """Hash all rows, keep a few."""
+        """Hash all rows and keep a few of the hashes."""
         hashes = _hashes(columns)
         is_all = len(hashes) <= SAMPLE
         least = hashes if is_all else np.partition(hashes, SAMPLE)[:SAMPLE]
@@ -106,13 +104,13 @@ class Sketch:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-    """A fit that this process made.
+    """A fit made by this process.
 
     Attributes:
-        sketch: Of its rows.
-        events: What it released.
-        budget: What it was allowed to cost.
-        run: The id of a run that is kept in a file; one that goes on is no second fit.
+        sketch: The sketch of its rows.
+        events: Its events.
+        budget: Its budget.
+        run: The id of a checkpointed run; resuming it is not a second fit.
     """
 
     sketch: Sketch
@@ -127,7 +125,7 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def untracked() -> Iterator[None]:
-    """Fits whose rows are public, or whose results stay with the curator: nothing adds up.
+    """Do not track fits whose rows are public or whose results are not released.
 
     Example:
         >>> with untracked():
@@ -149,15 +147,15 @@ def note_fit(
     is_charged: bool,
     run: str | None = None,
 ) -> None:
-    """Remember a fit, and warn if it repeats an earlier one without a ledger.
+    """Record a fit, and warn if it repeats an earlier one without a ledger.
 
     Args:
         table: Its rows.
-        events: All that it will release.
-        budget: What it may cost.
-        stamps: What voids its promise; then there is nothing to add up.
-        is_charged: Whether a ledger was charged, which counts better than this does.
-        run: The id of a run that is kept in a file.
+        events: Its events.
+        budget: Its budget.
+        stamps: Warnings that void its guarantee; such a fit is not tracked.
+        is_charged: Whether a ledger was charged, which then does the accounting.
+        run: The id of a checkpointed run.
     """
     if stamps or not budget.is_private or _untracked.get():
         return
@@ -174,7 +172,7 @@ def note_fit(
 
 
 def outside() -> int:
-    """How many calls up the first one is that is not of this library.
+    """The stack level of the first caller outside this library.
 
     Example:
         >>> outside() >= 1
@@ -187,7 +185,7 @@ def outside() -> int:
 
 
 def forget_fits() -> None:
-    """Forget all fits of this process; for tests.
+    """Clear the record of fits in this process; for tests.
 
     Example:
         >>> forget_fits()
@@ -199,16 +197,16 @@ def forget_fits() -> None:
 def _message(fits: Sequence[Fit]) -> str:
     epsilon, delta = _total(fits)
     return (
-        f"INTERNAL: this is fit number {len(fits)} in this process on rows that were fitted "
-        f"before. Released together they cost up to epsilon {epsilon:.4g} at delta {delta:.3g} "
-        f"({fits[-1].budget.neighbours}), more than each guarantee says by itself. Charge all "
-        "fits to one ledger, or let DPSelect choose among settings within one budget. That rows "
-        "were met before was found by comparing them: keep this message to yourself"
+        f"INTERNAL: this is fit number {len(fits)} in this process on the same rows. Released "
+        f"together the fits cost up to epsilon {epsilon:.4g} at delta {delta:.3g} "
+        f"({fits[-1].budget.neighbours}), more than each guarantee states. Charge all fits to one "
+        "ledger, or use DPSelect to choose among settings within one budget. The repetition was "
+        "detected by comparing rows, so do not publish this message"
     )
 
 
 def _total(fits: Sequence[Fit]) -> tuple[float, float]:
-    """What all fits cost together; the plain sum where events have no common price."""
+    """The cost of all fits together; the plain sum if they have no common accountant."""
     budget = fits[-1].budget
     events = [event for fit in fits for event in fit.events]
     try:
@@ -227,7 +225,7 @@ def _sum_of_deltas(fits: Sequence[Fit]) -> float:
 
 
 def _hashes(columns: Sequence[np.ndarray]) -> Hashes:
-    """A keyed hash of every row, in blocks that stay in the processor's cache."""
+    """A keyed hash of every row, in blocks that fit into the processor's cache."""
     starts = range(0, len(columns[0]), _BLOCK)
     blocks = [_hashed([cells[at : at + _BLOCK] for cells in columns]) for at in starts]
     return np.concatenate([np.zeros(0, np.uint64), *blocks])
@@ -289,7 +287,7 @@ def warn_of_transformers() -> None:
 
 
 def learned(step: Any) -> bool:
-    """Whether a fitted step of a pipeline keeps more of the rows than their shape.
+    """Whether a fitted pipeline step holds more of the rows than their shape.
 
     Example:
         >>> import numpy as np
@@ -306,7 +304,7 @@ def learned(step: Any) -> bool:
 
 
 def _parts(step: Any) -> list[Any] | None:
-    """The steps that a composed one is made of; ``None`` if it is simple."""
+    """The parts of a composite step; ``None`` for a simple one."""
     if isinstance(step, Pipeline):
         return [part for _, part in step.steps]
     if isinstance(step, FeatureUnion):
@@ -344,7 +342,7 @@ def _pipelines(frame: types.FrameType | None) -> Iterator[Pipeline]:
 def _transformer_message(name: str, step: Any) -> str:
     return (
         f"the step {name!r} ({type(step).__name__}) before the estimator learned from the rows "
-        "without noise, and the guarantee does not cover what it learned. Leave it out: declare "
-        "bounds or a schema, and the estimator brings the columns to comparable units within its "
-        "own budget; or replace it by a step with fixed, public numbers (FunctionTransformer)"
+        "without noise, and the guarantee does not cover what it learned. Remove it: with declared "
+        "bounds or a schema the estimator normalises the columns within its own budget; or replace "
+        "it by a step with fixed, public numbers (FunctionTransformer)"
     )

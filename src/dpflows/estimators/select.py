@@ -1,4 +1,4 @@
-"""Private selection of hyper-parameters: the best of a random number of fits."""
+"""Private selection of hyperparameters: the best of a random number of private fits."""
 
 import dataclasses
 import math
@@ -60,7 +60,7 @@ class Scoring(Stage):
 
     Attributes:
         low: The lowest log-density that counts, in nats.
-        high: The highest.
+        high: The highest log-density that counts, in nats.
         noise: Standard deviation of the noise on the sum, in half-widths of the range.
     """
 
@@ -70,7 +70,7 @@ class Scoring(Stage):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What scoring one run costs."""
+        """The event of scoring one run."""
         return (GaussianEvent(noise=self.noise, sensitivity=SCORING, purpose=_SCORE),)
 
     def run(self, work: Work) -> Work:
@@ -94,23 +94,23 @@ class Scoring(Stage):
 @final
 @dataclasses.dataclass(frozen=True)
 class SelectionPlan(Spending):
-    """What a selection will do and cost, before a row is read.
+    """The plan and cost of a selection, before a row is read.
 
     Attributes:
-        budget: What the whole selection may cost.
-        accountant: Who prices it.
+        budget: The budget of the whole selection.
+        accountant: The accountant's name.
         rows: Public number of rows.
         columns: Number of columns.
         mean: The mean number of runs.
         law: The law of the number of runs.
-        run: What one fit may cost by itself; the score is paid beside it.
-        scoring: How runs are compared.
+        run: The budget of one fit, without its score.
+        scoring: The scoring of runs.
         candidates: The settings to choose from.
-        plans: What a fit with each of them would do.
+        plans: The plan of a fit with each of them.
 
     Guarantee:
-        ``events`` is all that is computed from the rows: one selection, priced by its
-        dearest candidate.
+        ``events`` covers everything computed from the rows: one selection, accounted for by its
+        costliest candidate.
     """
 
     budget: Budget
@@ -134,17 +134,17 @@ class SelectionPlan(Spending):
 
     @property
     def seconds(self) -> float:
-        """About how long all runs take together on two cores, on average."""
+        """Estimated seconds of all runs together on two cores, on average."""
         return self.mean * sum(plan.seconds for plan in self.plans) / len(self.plans)
 
     @property
     def megabytes(self) -> float:
-        """About how much memory the largest fit needs beyond the rows."""
+        """Estimated megabytes of the largest fit, beyond the rows."""
         return max(float(plan.megabytes) for plan in self.plans)
 
     @property
     def sentence(self) -> str:
-        """What will happen, in plain words."""
+        """The plan in one sentence."""
         error = self.scoring.error(self.rows)
         return (
             f"{self.mean:g} fits on average ({self.law} law) among {len(self.candidates)} "
@@ -172,42 +172,43 @@ class SelectionPlan(Spending):
 class DPSelect(DensityMixin, BaseEstimator):
     """The best of several settings of an estimator, chosen within one budget.
 
-    A random number of runs is made. Each fits a candidate that is drawn at random and scores
-    it by the noisy mean log-density of the rows; the model with the best score is kept and
-    everything else is forgotten (Liu and Talwar 2019, Papernot and Steinke 2022).
+    A random number of runs is made. Each fits a candidate that is drawn at random and scores it by
+    the noisy mean log-density of the rows; the model with the best score is kept and everything
+    else is discarded (Liu and Talwar 2019, Papernot and Steinke 2022).
 
     Args:
-        estimator: What to fit, with a schema or bounds.
+        estimator: The estimator, with a schema or bounds.
         candidates: Settings to choose from: dictionaries of parameters, or a dictionary of
             lists, of which every combination is a candidate.
-        epsilon: What the whole selection may cost; ``None`` takes the estimator's.
-        delta: Beside it; ``None`` takes the estimator's.
+        epsilon: The total epsilon of the selection; ``None`` for the estimator's.
+        delta: The total delta; ``None`` for the estimator's.
         mean_runs: The mean number of runs; ``None`` is the number of candidates, and at
             least 2.
-        law: Of the number of runs: ``geometric``; ``logarithmic``, where single fits may cost
+        law: Distribution of the number of runs: ``geometric``; ``logarithmic``, where single fits
+        may cost
             more but few runs are more likely; or ``poisson``, which may make no run at all.
-        score_share: The part of a run's epsilon that scores it.
-        score_range: The ``(low, high)`` log-densities that count, in nats above an even
-            distribution over all that is declared; ``None`` is ``(-c - 3, 3 c + 3)`` with
+        score_share: The share of a run's epsilon that is spent on its score.
+        score_range: The ``(low, high)`` log-densities that count, in nats above a uniform
+        distribution over the declared domain; ``None`` is ``(-c - 3, 3 c + 3)`` with
             ``c`` columns. Values beyond are clipped.
-        accountant: Who prices the selection: ``rdp``, or ``pld``, which finds no less and takes
-            longer.
-        allow_large_delta: Accept a delta of one over the number of rows or more; it becomes a
-            caveat of the guarantee.
-        insecure_test_seed: Makes everything reproducible and NOT PRIVATE; for tests.
+        accountant: The accountant of the selection: ``rdp``, or ``pld``, which gives no lower
+        epsilon and takes longer.
+        allow_large_delta: Allow a delta of one over the number of rows or more; it becomes a caveat
+        of the guarantee.
+        insecure_test_seed: Seed for tests; makes everything reproducible and NOT PRIVATE.
 
     Attributes:
-        best_estimator_: The winner; its guarantee is that of the whole selection.
-        best_params_: The winner's settings.
+        best_estimator_: The selected model; its guarantee is that of the whole selection.
+        best_params_: Its settings.
         best_score_: Its noisy mean log-density.
-        guarantee_: What the selection cost.
-        plan_: What was planned.
-        receipt_: The ledger's proof that it was charged; ``None`` without a ledger.
+        guarantee_: The guarantee of the whole selection.
+        plan_: The plan that was run.
+        receipt_: The ledger's receipt of the charge; ``None`` without a ledger.
 
     Guarantee:
-        ``guarantee_`` covers the winner, its settings and its noisy score. The number of runs,
-        and the models and scores of the losers, are not paid for and are not kept. How long
-        ``fit`` took tells about the number of runs: it is not to be published.
+        ``guarantee_`` covers the selected model, its settings and its noisy score. The number of
+        runs, and the other models and scores, are not covered and are not kept. The duration of
+        ``fit`` depends on the number of runs and must not be published.
 
     Example:
         >>> from dpflows import DPGaussianMixture
@@ -253,7 +254,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         self.insecure_test_seed = insecure_test_seed
 
     def plan(self, rows: int, columns: int | None = None) -> SelectionPlan:
-        """What ``fit`` would do with a table of this shape; reads no row."""
+        """The plan of ``fit`` for a table of this shape; reads no row."""
         budget, settings = self._budget(), self._settings()
         require_small_delta(budget, rows, allowed=self.allow_large_delta)
         columns = self._whole(settings[0]).spec().count(columns)
@@ -292,13 +293,13 @@ class DPSelect(DensityMixin, BaseEstimator):
         ledger: Ledger | None = None,
         on_plan: Callable[[SelectionPlan], None] | None = None,
     ) -> "DPSelect":
-        """Spend the budget on choosing and fitting a model to the rows of ``X``.
+        """Select and fit a model to the rows of ``X`` within the budget.
 
         Args:
             X: A table in any form that ``read_table`` accepts.
             y: Ignored.
-            ledger: Where the selection is charged, once, before the rows are used.
-            on_plan: Told the plan before the first run starts.
+            ledger: The ledger to which the selection is charged, once, before the rows are used.
+            on_plan: Called with the plan before the first run starts.
         """
         warn_of_transformers()
         entropy = entropy_for(self.insecure_test_seed)
@@ -319,59 +320,59 @@ class DPSelect(DensityMixin, BaseEstimator):
         return self
 
     def sample(self, n_samples: int = 1, **settings: Any) -> Any:
-        """Synthetic rows of the winner, as the kind of table that was fitted."""
+        """Synthetic rows of the selected model, as the kind of table that was fitted."""
         return self._winner().sample(n_samples, **settings)
 
     def score_samples(self, X: Any) -> Float[np.ndarray, " n"]:
-        """The winner's log-density of each row; scores of private rows are private."""
+        """The selected model's log-density of each row; scores of private rows are private."""
         return self._winner().score_samples(X)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The winner's mean log-density of the rows."""
+        """The selected model's mean log-density of the rows."""
         return self._winner().score(X)
 
     def privacy_statement(self) -> str:
-        """What the whole selection guarantees, in plain words."""
+        """The guarantee of the whole selection in plain language."""
         return self._winner().privacy_statement()
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the winner as one ``.dpflow`` file with the guarantee of the whole selection.
+        """Write the selected model to a ``.dpflow`` file with the selection's guarantee.
 
         Args:
             path: Where the file goes.
-            overwrite: Whether a file that has the name already may be lost.
+            overwrite: Whether an existing file may be overwritten.
         """
         self._winner().save(path, overwrite=overwrite)
 
     @property
     def guarantee_(self) -> Guarantee:
-        """What the whole selection costs."""
+        """The guarantee of the whole selection."""
         return self._winner().guarantee_
 
     @property
     def receipt_(self) -> Receipt | None:
-        """The ledger's proof of the charge."""
+        """The ledger's receipt of the charge."""
         return self._winner().receipt_
 
     @property
     def encoding_(self) -> Encoding:
-        """How rows become numbers, from the schema alone."""
+        """The encoding of rows, from the schema only."""
         return self._winner().encoding_
 
     def stamps(self) -> tuple[str, ...]:
-        """What the settings alone will mark a fit with: any candidate's stamp, since it may win."""
+        """The stamps of the settings, including any candidate's, since it may be selected."""
         probes = [self._whole(settings) for settings in self._settings()]
         return _united([probe.stamps() for probe in probes])
 
     def caveats(self, rows: int) -> tuple[str, ...]:
-        """What the certificate of a fit to so many rows must say besides its figures."""
+        """The caveats of the certificate of a fit to this number of rows."""
         probes = [self._whole(settings) for settings in self._settings()]
         return _united([probe.caveats(rows) for probe in probes])
 
     def _select(
         self, table: Table, plan: SelectionPlan, entropy: Entropy
     ) -> tuple[DensityEstimator, int, float]:
-        """The best of the runs; which of them fail depends on the rows, so they only lose."""
+        """The best of the runs; a failed run counts as the worst, since failing depends on rows."""
         runs: list[int] = []
 
         def run(index: int) -> tuple[Any, float]:
@@ -413,7 +414,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         return self.best_estimator_
 
     def _run_entropy(self, entropy: Entropy, run: int) -> Entropy:
-        """Of one run; runs of a test must not repeat each other's noise."""
+        """The entropy of one run; runs with a test seed must not repeat each other's noise."""
         return (
             Entropy.insecure((self.insecure_test_seed or 0) + 7919 * run)
             if entropy.stamp
@@ -421,7 +422,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         )
 
     def _budget(self) -> Budget:
-        """What the whole selection may cost."""
+        """The budget of the whole selection."""
         wanted = _checked(self.estimator)
         epsilon = wanted.epsilon if self.epsilon is None else self.epsilon
         delta = wanted.delta if self.delta is None else self.delta
@@ -451,7 +452,7 @@ class DPSelect(DensityMixin, BaseEstimator):
         return mean
 
     def _whole(self, settings: Mapping[str, Any]) -> DensityEstimator:
-        """A candidate with the whole budget, to be asked about stamps and declarations."""
+        """A candidate with the whole budget, for its stamps and declarations."""
         budget = self._budget()
         return self._candidate(settings, budget.epsilon, budget.delta)
 
@@ -494,14 +495,14 @@ class DPSelect(DensityMixin, BaseEstimator):
         return low + even, high + even
 
     def _even_density(self, columns: int) -> float:
-        """The log-density of an even distribution over all that is declared."""
+        """The log-density of a uniform distribution over the declared domain."""
         spec = _checked(self.estimator).spec()
         schema = spec.schema
         if schema is None and spec.bounds is not None:
             schema = Schema.from_bounds(*read_bounds(spec.bounds, columns))
         if schema is None or schema.undeclared():
             raise InputError(
-                "candidates are compared by log-densities in a declared range, and some columns "
+                "candidates are compared by log-densities in a declared range, but some columns "
                 "are not declared; declare their bounds or categories"
             )
         return -sum(column.rules.log_size for column in schema.columns)
@@ -516,9 +517,13 @@ def _is_grid(candidates: Any) -> bool:
 
 def _check_name(name: Any, known: Mapping[str, Any]) -> None:
     if name in FIXED:
-        raise InputError(f"candidates must not set {name}: it is the same for all of them")
+        raise InputError(
+            f"candidates must not set {name}, which is common to all of them; remove it"
+        )
     if name not in known:
-        raise InputError(f"candidates must set parameters of the estimator, and {name!r} is none")
+        raise InputError(
+            f"candidates must set parameters of the estimator; {name!r} is not one of them"
+        )
 
 
 def _checked(estimator: Any) -> DensityEstimator:
@@ -536,13 +541,13 @@ def _scored(model: DensityEstimator, plan: SelectionPlan, index: int, work: Work
 
 
 def _listable(plan: SelectionPlan) -> SelectionPlan:
-    """The plan, if a file may list what its candidates release."""
+    """The plan, if a file can list its candidates' releases."""
     try:
         check_sizes(plan.events)
     except Misstated:
         raise InputError(
-            "candidates must train in fewer different ways (steps, batch sizes, noise): the price "
-            "of so many could not be checked in reasonable time"
+            "candidates must have fewer different training settings (steps, batch sizes, noise): "
+            "the cost of so many cannot be checked in reasonable time"
         ) from None
     return plan
 
@@ -550,17 +555,17 @@ def _listable(plan: SelectionPlan) -> SelectionPlan:
 def _nothing(plan: SelectionPlan) -> Exception:
     if plan.law == "poisson":
         return BudgetError(
-            "the poisson law made no run, or every run failed; the selection is charged all the "
-            "same. Take the geometric law, which always makes one"
+            "the poisson law drew zero runs, or every run failed; the selection is charged "
+            "nevertheless. Use law='geometric', which always makes a run"
         )
     return TrainingError(
-        "every run of the selection failed, and it is charged all the same; fit one candidate "
-        "to made-up rows to see why"
+        "every run of the selection failed, and it is charged nevertheless; fit one candidate to "
+        "generated rows to find the reason"
     )
 
 
 def _shown(value: Any) -> Any:
-    """A setting as JSON can hold it."""
+    """A setting as a JSON value."""
     return value if isinstance(value, str | int | float | bool | None) else type(value).__name__
 
 

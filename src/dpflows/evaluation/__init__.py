@@ -1,1 +1,1 @@
-"""Likelihoods and pictures that read real rows; marked NOT PRIVATE unless charged."""
+"""Evaluation with real rows: metrics, reports and audits; INTERNAL unless charged."""

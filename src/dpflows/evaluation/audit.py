@@ -1,43 +1,34 @@
-r"""What an audit found, beside what was claimed and what could have been found.
+r"""Empirical privacy audits: lower bounds on epsilon, compared with the claim.
 
-What a number of right guesses proves about epsilon.
-
-Every canary is included by a fair coin, one model is trained, and the auditor guesses
-some of the coins. Steinke, Nasr and Jagielski (2023, "Privacy auditing with one training
-run") show that under :math:`(\varepsilon, \delta)`-differential privacy the number of
-right guesses among ``r`` is hardly larger than a binomial one: with
+In an audit with one training run, every canary is included by a fair coin, one model is
+trained, and the auditor guesses some of the coins. Steinke, Nasr and Jagielski (2023, "Privacy
+auditing with one training run") show that under :math:`(\varepsilon, \delta)`-differential
+privacy the number of right guesses among ``r`` is hardly larger than a binomial one: with
 :math:`W \sim \mathrm{Bin}(r, e^\varepsilon / (1 + e^\varepsilon))`,
 
 .. math:: P(V \ge v) \le P(W \ge v)
           + 2 m \delta \max_{i \ge 1} \frac{P(v - i \le W < v)}{i}.
 
-The game of the coins: which canaries are in, and how many coins the scores reveal.
+There are three attacks. ``audit_gradients`` uses canaries in gradient space, each of which
+moves one weight of its own as far as clipping allows. They are trained by ``fit_model``: the
+batches, the clipping, the noise, the division and the optimizer are those of every private
+flow. Only the model differs: a single dense layer, in which canary ``(i, o)`` pulls at the
+weight from input ``i`` to output ``o``. Natural-gradient training is run without progress
+checks: they release sums over all rows, in which no canary has a coordinate, and would undo
+steps that the auditor reads canaries from.
 
-Canaries in the space of gradients: each moves one weight of its own, as far as it may.
+``audit_rows`` inserts unlikely rows into a table and runs the estimator's own ``fit``, from its
+first release to its last. An excluded canary is a null row, as under the zero-out relation,
+so the audited claim is exactly the epsilon of the fit. A null row cannot be written into a
+table, which is why ``fit`` is entered after its reader.
 
-No row can be seen more clearly than one whose gradient has a coordinate to itself. The
-canaries are trained by ``fit_model``: the batches, the clipping, the noise, the division
-and the optimizer are those of every private flow. Only the model differs: a single dense
-layer, in which canary ``(i, o)`` pulls at the weight from input ``i`` to output ``o``.
-Natural-gradient training is run without progress checks: they release sums over all rows, in
-which no canary has a coordinate, and would undo steps that the auditor reads canaries from.
-
-Canaries in the space of rows: unlikely rows that hide in a table, or do not.
-
-The training is that of the estimator's own ``fit``, from its first release to its last. A
-canary whose coin fell the other way is a null row, which is what the zero-out relation
-puts in place of a person, so that the claim under attack is the very epsilon of the fit. A
-null row cannot be written into a table, which is why ``fit`` is entered behind its reader.
-
-The noisy sum of one step, repeated many times with and without a worst-case row.
+``audit_step`` repeats the noisy sum of one step with and without a worst-case row.
 
 Guarantee:
     If one step over all rows hides a row as Gaussian noise of the claimed multiplier
-    does, then no test of "was the row there?" has errors below the trade-off curve of
+    does, then no test of membership has errors below the trade-off curve of
     two unit Gaussians at distance ``1 / noise_multiplier``. Errors that surely lie below
     it refute the multiplier.
-
-Attacks on our own training: lower bounds on epsilon to hold against the claim.
 """
 
 import dataclasses
@@ -74,8 +65,8 @@ MEANING = (
     "proves nothing: a better attack may exist, and only the code that was run was attacked."
 )
 INTERNAL_STAMP = (
-    "INTERNAL: this audit read the given table, and no guarantee covers what it found. Keep it "
-    "where the rows are kept."
+    "INTERNAL: this audit read the given table, and no guarantee covers its findings. Store them "
+    "as you store the rows."
 )
 
 
@@ -85,18 +76,18 @@ class Finding:
     """The result of an audit.
 
     Attributes:
-        way: What was attacked: ``gradients``, ``rows`` or ``step``.
+        way: The attack: ``gradients``, ``rows`` or ``step``.
         claimed: The epsilon that the accountant states for the attacked run.
         delta: At this delta; so is every epsilon here.
         bound: The empirical lower bound on epsilon.
-        confidence: The chance that a correct program's bound stays below the truth.
+        confidence: The probability that the bound of a correct program is below the true epsilon.
         largest: The bound that a perfect attack of this size would have given.
         trials: Canaries, or repetitions of a step.
         details: Public settings and counts, ready for JSON.
         internal: Whether a given table was read.
 
     Guarantee:
-        None. A finding can refute a promise and can never make one.
+        None. A finding can refute a claim but never prove one.
 
     Example:
         >>> found = Finding("step", 1.0, 1e-5, 1.4, 0.95, 9.0, 1000)
@@ -123,9 +114,9 @@ class Finding:
     def verdict(self) -> str:
         """One line: refuted, or not refuted; never confirmed."""
         if self.is_flagged:
-            return "FLAGGED: the claim is refuted; do not release anything made by this code"
+            return "FLAGGED: the claim is refuted; do not release anything made with this code"
         if self.largest <= self.claimed:
-            return "not refuted, and too small an audit to refute this claim: use more canaries"
+            return "not refuted, but the audit is too small to refute this claim; use more canaries"
         return "not refuted"
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,14 +134,14 @@ PLANTED = 3.0
 
 
 def p_value(correct: int, *, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """How likely so many right guesses are at most, if the promise holds.
+    """An upper bound of the probability of this many right guesses, if the claim holds.
 
     Args:
         correct: Right guesses.
         guesses: Guesses made; their number is fixed before the scores are seen.
-        canaries: Coins thrown, guessed or not.
-        epsilon: The promise.
-        delta: The chance that it fails.
+        canaries: Number of canaries, guessed or not.
+        epsilon: The claimed epsilon.
+        delta: The claimed delta.
 
     Example:
         >>> p_value(20, guesses=20, canaries=100, epsilon=0.0, delta=0.0) == 0.5**20
@@ -169,12 +160,12 @@ def p_value(correct: int, *, guesses: int, canaries: int, epsilon: float, delta:
 def lower_bound(
     correct: int, *, guesses: int, canaries: int, delta: float, confidence: float
 ) -> float:
-    """The epsilon below which the promise is refuted by so many right guesses.
+    """The epsilon below which any claim is refuted by this many right guesses.
 
     Guarantee:
-        If training is (epsilon, delta)-differentially private, the result exceeds
-        epsilon with a chance of at most ``1 - confidence``: every smaller promise was
-        tested on the way up and refuted at that level.
+        If training is (epsilon, delta)-differentially private, the result exceeds epsilon with
+        probability at most ``1 - confidence``: every smaller epsilon was tested in increasing order
+        and refuted at that level.
 
     Example:
         >>> lower_bound(50, guesses=100, canaries=1000, delta=1e-6, confidence=0.95)
@@ -217,9 +208,9 @@ def separation(epsilon: float, delta: float) -> float:
 def expected_bound(
     mu: float, *, guesses: int, canaries: int, delta: float, confidence: float
 ) -> float:
-    """The bound that a poor day leaves if a canary moves its score by ``mu`` deviations.
+    """A pessimistic bound if a canary moves its score by ``mu`` deviations.
 
-    A poor day has one standard deviation fewer right guesses than the average day.
+    It assumes one standard deviation fewer right guesses than the mean.
     """
     share = guesses / (2 * canaries)
     edge = optimize.brentq(
@@ -233,10 +224,10 @@ def expected_bound(
 
 
 def planned_guesses(canaries: int, *, epsilon: float, delta: float, confidence: float) -> int:
-    """How many coins to guess, from public numbers alone.
+    """The number of guesses, from public numbers only.
 
-    Few guesses are surer, many prove more. The choice gives the best bound against noise
-    that is three times too small, and is made before a score exists.
+    Few guesses are more certain, many prove more. The number gives the best bound if the noise is
+    three times too small, and is fixed before scores are computed.
 
     Example:
         >>> planned_guesses(5000, epsilon=1.0, delta=1e-5, confidence=0.95) in range(50, 500)
@@ -266,12 +257,12 @@ def _check_game(correct: int, guesses: int, canaries: int, confidence: float) ->
 @final
 @dataclasses.dataclass(frozen=True)
 class Game:
-    """How an audit in one run is played; all of it is fixed before a coin is thrown.
+    """The settings of an audit in one run, all fixed before canaries are drawn.
 
     Args:
-        canaries: Coins to throw.
-        confidence: Of the bound.
-        guesses: Coins to guess, half of them as included; ``None`` plans the number.
+        canaries: Number of canaries.
+        confidence: Confidence of the bound.
+        guesses: Number of guesses, half of them as included; ``None`` for the planned number.
 
     Example:
         >>> Game(canaries=100, guesses=20).rules(1.0, 1e-5).guesses
@@ -293,7 +284,7 @@ class Game:
             )
 
     def rules(self, epsilon: float, delta: float) -> "Game":
-        """The game with its number of guesses settled by public numbers."""
+        """The settings with the number of guesses fixed by public numbers."""
         if self.guesses is not None:
             return self
         planned = planned_guesses(
@@ -302,13 +293,13 @@ class Game:
         return dataclasses.replace(self, guesses=planned)
 
     def coins(self, entropy: Entropy) -> Bool[np.ndarray, " canaries"]:
-        """Who is in: one fair coin per canary."""
+        """The included canaries: one fair coin each."""
         return entropy.uniforms("sampling", step=0, count=self.canaries) < 0.5
 
     def correct(
         self, scores: Float[np.ndarray, " canaries"], coins: Bool[np.ndarray, " canaries"]
     ) -> int:
-        """Right guesses if the highest scores are taken for members, the lowest for strangers."""
+        """The right guesses if the highest scores are taken for members, the lowest for others."""
         order = np.argsort(scores, kind="stable")
         members = (self.guesses or 0) // 2
         strangers = (self.guesses or 0) - members
@@ -318,7 +309,7 @@ class Game:
     def finding(
         self, way: str, claim: Guarantee, correct: int, details: dict[str, Any], *, internal: bool
     ) -> Finding:
-        """What so many right guesses prove, beside the claim."""
+        """The finding from the number of right guesses and the claim."""
         return Finding(
             way=way,
             claimed=claim.epsilon,
@@ -354,7 +345,7 @@ OPTIMIZERS = {NaturalGradient.name: NaturalGradient(checks=0)}
 class CanaryWeights(eqx.Module):
     """A model whose loss at row ``(i, o)`` is a steep multiple of one weight.
 
-    A row with a NaN has no gradient, as null rows must not.
+    A row with a NaN has no gradient, as required of null rows.
 
     Example:
         >>> from dpflows.privacy.randomness import Entropy
@@ -381,7 +372,7 @@ class CanaryWeights(eqx.Module):
         return -steepness * jnp.dot(goal, self.layer(source))
 
     def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n 2"]:
-        """Rows that name weights at random: natural-gradient training looks at them."""
+        """Rows that name weights at random, for natural-gradient training."""
         side = self.layer.weight.shape[0]
         return jax.random.randint(key, (n, 2), 0, side).astype(self.layer.weight.dtype)
 
@@ -396,14 +387,14 @@ def audit_gradients(
     sampling: str = "poisson",
     optimizer: str = "sgd",
 ) -> Finding:
-    """Train one model on Dirac canaries and guess which were in.
+    """Train one model on Dirac canaries and guess which were included.
 
     Args:
-        budget: What the run claims to cost at most.
+        budget: The claimed budget of the run.
         game: Canaries, guesses and confidence.
-        entropy: Where coins, batches and noise come from.
-        steps: Of the run.
-        rate: The chance of a row to be in a batch.
+        entropy: Source of randomness of coins, batches and noise.
+        steps: Number of steps of the run.
+        rate: The probability that a row is in a batch.
         sampling: ``poisson`` or ``uniform``.
         optimizer: ``sgd``, or ``natural`` to clip and noise in the Fisher metric.
 
@@ -461,7 +452,7 @@ Scores = Float[np.ndarray, " canaries"]
 
 
 def made_up_table(rows: int, columns: int, entropy: Entropy) -> Rows:
-    """Rows of independent standard normals inside [-4, 4]: public, made on the spot.
+    """Rows of independent standard normals inside [-4, 4]: public, generated here.
 
     Example:
         >>> made_up_table(5, 3, Entropy.from_os()).shape
@@ -472,7 +463,7 @@ def made_up_table(rows: int, columns: int, entropy: Entropy) -> Rows:
 
 
 def unlikely_rows(low: np.ndarray, high: np.ndarray, count: int, entropy: Entropy) -> Rows:
-    """Rows on the way from the middle of the box to random corners, no two alike.
+    """Distinct rows between the middle of the box and random corners.
 
     Example:
         >>> unlikely_rows(np.zeros(3), np.ones(3), 5, Entropy.from_os()).shape
@@ -499,13 +490,13 @@ class Watched:
 def learn_with_nulls(
     estimator: DensityEstimator, table: Table, *, entropy: Entropy, watch: bool = False
 ) -> Watched:
-    """``fit`` behind its reader: a row of NaN is nobody's.
+    """``fit`` after its reader, with rows of NaN as null rows.
 
     Args:
         estimator: The settings; bounds must be declared.
         table: Rows and null rows.
-        entropy: Where all randomness comes from.
-        watch: Whether to keep the parameters on the way.
+        entropy: Source of all randomness.
+        watch: Whether to store intermediate parameters.
     """
     states: list[Parameters] = []
 
@@ -524,7 +515,7 @@ def by_density(watched: Watched, canaries: Rows) -> Scores:
 
 
 def by_updates(watched: Watched, canaries: Rows) -> Scores:
-    """White box: how much of every chunk's update each canary's gradient explains.
+    """White box: the part of every chunk's update that each canary's gradient explains.
 
     Gradients of different canaries overlap, so the update is explained by all of them at
     once, by ridge regression, instead of by one after the other.
@@ -544,7 +535,7 @@ def by_updates(watched: Watched, canaries: Rows) -> Scores:
 def _pulls(
     blueprint: Blueprint, at: Parameters, rows: Float[Array, "canaries d"]
 ) -> Float[Array, "canaries n"]:
-    """What each canary would add to a sum of gradients, clipped to length one."""
+    """Each canary's clipped contribution to a sum of gradients."""
 
     def pull(row: Array) -> Array:
         gradient = jax.grad(lambda p: -negative_log_likelihood(blueprint.assemble(p), row))(at)
@@ -582,14 +573,14 @@ def audit_rows(
     score: str = "density",
     internal: bool = True,
 ) -> Finding:
-    """Fit one model to a table with canaries and guess which were in.
+    """Fit one model to a table with canaries and guess which were included.
 
     Args:
         estimator: The settings of the fit, with declared bounds and the zero-out relation.
         source: The table.
         game: Canaries, guesses and confidence.
-        entropy: Where coins, canaries, batches and noise come from.
-        score: ``density`` of the released model, or ``updates`` on the way to it.
+        entropy: Source of randomness of coins, canaries, batches and noise.
+        score: ``density`` of the released model, or of the ``updates`` during training.
         internal: Whether the table is private.
 
     Example:
@@ -628,7 +619,9 @@ def _joined(table: Table, more: Rows) -> Table:
 def _check(estimator: DensityEstimator, score: str) -> None:
     check_choice("score", score, tuple(SCORING))
     if estimator.neighbours != "zero-out":
-        raise InputError("neighbours must be zero-out: a canary is in the table, or a null row is")
+        raise InputError(
+            "neighbours must be zero-out, since an excluded canary is replaced by a null row"
+        )
     if estimator.discover is not None:
         raise InputError("bounds must be declared, so that canaries can lie inside them")
 
@@ -649,10 +642,10 @@ def audit_step(
     """Repeat one full-batch step and bound its epsilon by the errors of the best test.
 
     Args:
-        budget: What the step claims to cost.
-        entropy: Where batches and noise come from.
-        repetitions: On each side, with the row and without it.
-        confidence: Of the bound.
+        budget: The claimed budget of the step.
+        entropy: Source of randomness of batches and noise.
+        repetitions: Number of repetitions on each side, with and without the row.
+        confidence: Confidence of the bound.
 
     Example:
         >>> audit_step(Budget(1.0, 1e-5), entropy=Entropy.from_os())  # doctest: +SKIP
@@ -694,7 +687,7 @@ def audit_step(
 def released_sums(
     plan: Plan, present: bool, *, entropy: Entropy, repetitions: int
 ) -> Float[np.ndarray, " repetitions"]:
-    """The noisy sum in the row's direction, drawn again and again by the code of a step."""
+    """Repeated noisy sums in the row's direction, drawn by the code of a step."""
     parameters, blueprint = take_apart(CanaryWeights.blank(1, entropy))
     gradient = private_gradient(
         by_taps(negative_log_likelihood, blueprint, plan.trained.clipping),

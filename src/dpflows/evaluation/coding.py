@@ -1,4 +1,4 @@
-"""Cells of every kind as codes of public bins, so that rows of any table can be counted."""
+"""Public bins of columns of every kind, so that the rows of any table can be counted."""
 
 import dataclasses
 import functools
@@ -150,7 +150,7 @@ def reference_codings(columns: Columns, schema: Schema, bins: int = 20) -> Codin
 
     Args:
         columns: Cells by column, such as those of held-out rows; then the bins are INTERNAL.
-        schema: What the columns mean.
+        schema: The schema.
         bins: At most so many for each column of numbers or dates, missing cells apart.
 
     Example:

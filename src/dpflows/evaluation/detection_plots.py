@@ -1,4 +1,4 @@
-"""Pictures of anomaly detection: ROC curves, histograms of scores, and a map of decisions.
+"""Plots of anomaly detection: ROC curves, histograms of scores, and a map of decisions.
 
 All of them are drawn from real rows, so they are NOT PRIVATE and say so in their titles.
 """
@@ -35,12 +35,12 @@ def roc_figure(
     curves: Mapping[str, tuple[Scores, Normal]],
     path: str | os.PathLike[str],
     *,
-    title: str = "How many anomalies are found at which price, NOT PRIVATE",
+    title: str = "ROC curves of anomaly detection, NOT PRIVATE",
 ) -> None:
     """Draw ROC curves as a PNG file, with the area under each in the legend.
 
-    An anomaly is what is to be found. Curves whose names differ only after a comma or in
-    brackets are a family and share a style of line.
+    Anomalies are the positive class. Curves whose names differ only after a comma or in brackets
+    are a family and share a line style.
 
     Guarantee:
         None: computed from the rows that were scored. The title says NOT PRIVATE.
@@ -48,7 +48,7 @@ def roc_figure(
     Args:
         curves: By name the scores, higher for more normal rows, and which rows are normal.
             Infinite scores are in order; NaN counts as the lowest.
-        path: The PNG file to write; it appears whole or not at all.
+        path: The PNG file to write; it is written atomically.
         title: Of the picture.
 
     Example:
@@ -105,7 +105,7 @@ def score_histograms(
             in the legend.
         normal: Which rows are normal.
         threshold: Below which rows are flagged, or ``None`` to draw no line.
-        path: The PNG file to write; it appears whole or not at all.
+        path: The PNG file to write; it is written atomically.
 
     Example:
         >>> import tempfile
@@ -123,7 +123,9 @@ def score_histograms(
         _histogram(axis, part, edges, kind, colour, hatch)
     if threshold is not None:
         axis.axvline(threshold, color="black", linestyle="--", label=f"threshold {threshold:.3g}")
-    axis.set(xlabel="log-density (the first bar holds all below)", ylabel="share of each kind")
+    axis.set(
+        xlabel="log-density (the first bar includes all lower values)", ylabel="share of each kind"
+    )
     axis.set_title("Log-densities of real rows, NOT PRIVATE")
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     _write(figure, path)
@@ -136,7 +138,7 @@ def decision_map(
     limits: Limits,
     path: str | os.PathLike[str],
 ) -> None:
-    """Draw where a detector of two columns says anomaly, as a PNG file.
+    """Draw the decisions of a detector of two columns, as a PNG file.
 
     Guarantee:
         None: it shows rows. The title says NOT PRIVATE.
@@ -147,7 +149,7 @@ def decision_map(
         rows: Normal rows to show.
         anomalies: Other rows to show.
         limits: ``((left, right), (bottom, top))``.
-        path: The PNG file to write; it appears whole or not at all.
+        path: The PNG file to write; it is written atomically.
 
     Example:
         >>> import tempfile
@@ -166,7 +168,7 @@ def decision_map(
     axis.plot(*rows.T, ".", color="tab:blue", markersize=3, label="normal rows")
     axis.plot(*anomalies.T, "x", color="tab:red", markersize=5, label="anomalies")
     axis.set(xlim=limits[0], ylim=limits[1], aspect="equal")
-    axis.set_title("Where rows are called anomalies (grey), NOT PRIVATE")
+    axis.set_title("Region of anomalies (grey), NOT PRIVATE")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     _write(figure, path)
 

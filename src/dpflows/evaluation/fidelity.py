@@ -1,9 +1,8 @@
-"""How far the columns of generated rows, and pairs of them, are from those of real rows.
+"""Fidelity measures: distances between generated and real rows, by columns and sets of columns.
 
-All distances lie between 0, alike, and 1, as far apart as can be. Counts are taken in
-public bins that hold equal shares of the rows that the model itself generates.
-
-How strongly two columns go together, in real rows and in generated ones.
+All distances lie between 0 (equal) and 1. Counts are taken in public bins that hold equal
+shares of the model's generated rows. Associations between two columns are compared by
+correlation coefficients or Cramer's V.
 """
 
 import dataclasses
@@ -44,7 +43,7 @@ def largest_gap(real: Counts, generated: Counts, *, is_ordered: bool = True) -> 
 
 
 def total_variation(real: Counts, generated: Counts) -> float:
-    """Half the sum of what the shares of the bins differ by.
+    """Half the sum of the absolute differences of the bins' shares.
 
     Example:
         >>> total_variation(np.array([2.0, 0.0]), np.array([1.0, 1.0]))

@@ -1,9 +1,10 @@
-"""Boosted trees put to work on rows of a table: what they learn shows what the rows are worth.
+"""Utility measures by machine learning, with boosted trees.
+
+Trees trained on generated rows are tested on real ones, and trees try to separate generated
+from real rows.
 
 Guarantee:
     None: all figures here are INTERNAL, since they are computed from real rows.
-
-What generated rows are worth to a learner, and whether it can tell them from real ones.
 """
 
 import dataclasses
@@ -43,7 +44,7 @@ def learn_auc(
     Args:
         synthetic: Cells by column to learn from.
         real: Cells by column to be tested on.
-        schema: What the columns mean; it declares a target.
+        schema: The schema, which declares a target.
         most_rows: More rows of either kind are thinned out at random.
 
     Returns:
@@ -77,7 +78,7 @@ def detection_auc(
     most_rows: int = 15_000,
     folds: int = 3,
 ) -> float:
-    """How well boosted trees tell real rows from generated ones; 0.5 is not at all.
+    """AUC of boosted trees that separate real from generated rows; 0.5 is indistinguishable.
 
     As many rows of either kind are taken, at most ``most_rows``. The trees judge rows that
     they were not trained on, and the areas under the ROC curves of the folds are averaged.
@@ -264,12 +265,12 @@ FEWEST_DETECTED = 6
 class Prediction(Measure):
     """Train on generated rows, test on real ones: predicting the declared target.
 
-    Beside it, as a ceiling: the same learner trained on two thirds of the real rows and
-    tested on the others. INTERNAL.
+    For reference, the same learner is trained on two thirds of the real rows and tested on the
+    others. INTERNAL.
     """
 
     name = "prediction"
-    title = "Learned from generated rows, tested on real ones"
+    title = "Trained on generated rows, tested on real rows"
 
     def of(self, subject: Subject) -> Figures:
         """AUC, or R squared of a numeric target, and the ceiling; nothing without a target."""
@@ -286,13 +287,13 @@ class Prediction(Measure):
         words = {"auc": "AUC", "r_squared": "R squared"}
         unit, score = next(iter(figures.items()))
         ceiling = figures.get(f"{unit}_of_real_rows")
-        beside = "" if ceiling is None else f" (learned from real rows: {ceiling:.3f})"
+        beside = "" if ceiling is None else f" (trained on real rows: {ceiling:.3f})"
         return f"{self.title}: {words.get(unit, unit)} {score:.3f}{beside}"
 
 
 @final
 class Detection(Measure):
-    """How well boosted trees tell real rows from generated ones. INTERNAL."""
+    """Separation of real and generated rows by boosted trees. INTERNAL."""
 
     name = "detection"
     title = "Detection of generated rows"
@@ -312,7 +313,7 @@ class Detection(Measure):
 
     def line(self, figures: Figures) -> str:
         """The area, and what it would be for equal laws."""
-        return f"{self.title}: AUC {figures['auc']:.3f} (0.5: they cannot be told apart)"
+        return f"{self.title}: AUC {figures['auc']:.3f} (0.5: indistinguishable)"
 
 
 def _ceiling(subject: Subject) -> float:

@@ -1,8 +1,6 @@
-"""What is compared when a model is judged by rows, and what a measure is.
+"""The interface of measures that compare a model with rows, and the log-likelihood.
 
-A new measure is one class and one line in ``comparing.MEASURES``.
-
-How likely a model finds rows that it was not fitted to.
+A new measure is one class and one line in ``MEASURES`` of ``report``.
 """
 
 import abc
@@ -33,20 +31,20 @@ Figures = dict[str, float]
 
 INTERNAL_STAMP = (
     "INTERNAL: these figures were computed from the given rows, and no guarantee covers them. "
-    "Keep them where the rows are kept."
+    "Store them as you store the rows."
 )
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A model and the rows that it is judged by, with columns of any kind.
+    """A model and the rows it is compared with, with columns of any kind.
 
     Attributes:
         model: A fitted density.
-        table: Rows that its schema fits.
-        key: Of the rows that the model generates.
-        entropy: Of everything else that a measure draws.
+        table: Rows that match its schema.
+        key: Random key of the generated rows.
+        entropy: Source of randomness of everything else.
 
     Guarantee:
         ``generated`` and all that follows from it alone is post-processing of the model.
@@ -65,7 +63,7 @@ class Subject:
 
     @property
     def schema(self) -> Schema:
-        """What the columns mean."""
+        """The schema."""
         return self.model.encoding_.schema
 
     @property
@@ -75,7 +73,7 @@ class Subject:
 
     @functools.cached_property
     def rows(self) -> dict[str, np.ndarray]:
-        """The rows' cells by column, moved into the declared bounds as a fit moves them."""
+        """The rows' cells by column, clipped to the declared bounds as in a fit."""
         return moved_inside(self.table.columns, self.schema)
 
     @functools.cached_property
@@ -101,12 +99,12 @@ class Subject:
 
 
 class Measure(abc.ABC):
-    """A way to compare a model with rows. INTERNAL unless it is released by ``private``.
+    """A comparison of a model with rows. INTERNAL unless it is released by ``private``.
 
     Attributes:
-        name: In documents.
-        title: For a reader.
-        each: What a figure belongs to, if not to the whole table.
+        name: Its name in JSON documents.
+        title: Its title in text.
+        each: The part of the table a figure refers to, if not all of it.
     """
 
     name: ClassVar[str]
@@ -134,15 +132,15 @@ LOWEST_SHARE = 0.005
 class LogLikelihood(Measure):
     """The mean log-density of the rows, in nats per row.
 
-    Cells beyond the declared bounds are moved to them, as in a fit, and counted. A row with
-    a label that is not declared has density zero: it is counted, and the mean leaves it out.
+    Values beyond the declared bounds are clipped, as in a fit, and counted. A row with an
+    undeclared label has density zero: it is counted, but excluded from the mean.
     """
 
     name = "log-likelihood"
     title = "Mean log-density, nats per row"
 
     def of(self, subject: Subject) -> Figures:
-        """The mean and its standard error, and how many cells and rows lay outside."""
+        """The mean and its standard error, and the numbers of cells and rows outside."""
         logs = subject.logs(subject.rows)
         kept = logs[np.isfinite(logs)].astype(np.float64)
         outside = {
@@ -152,9 +150,9 @@ class LogLikelihood(Measure):
         return _mean_and_error(kept) | outside
 
     def line(self, figures: Figures) -> str:
-        """Mean and error, and how many rows were left out."""
+        """Mean and error, and the number of excluded rows."""
         lost = figures.get("rows_of_density_zero", 0)
-        rest = f"; without {lost:,.0f} rows of density zero" if lost else ""
+        rest = f"; excluding {lost:,.0f} rows of density zero" if lost else ""
         if "mean" not in figures:
             return f"{self.title}: none{rest}"
         noise = figures.get("error_of_noise")
@@ -171,10 +169,10 @@ def _mean_and_error(logs: Float64[np.ndarray, " rows"]) -> Figures:
 
 
 def public_range(subject: Subject) -> tuple[float, float]:
-    """Between which log-densities nearly all rows of the model itself lie.
+    """The range that holds nearly all log-densities of the model's own samples.
 
     Guarantee:
-        Computed from generated rows alone: post-processing of the model.
+        Computed only from generated rows: post-processing of the model.
     """
     logs = subject.logs(subject.generated)
     # rounding may leave a generated row just outside the domain

@@ -1,10 +1,6 @@
-"""Pictures of densities.
+"""Plots of densities, of synthetic rows, and of figures against epsilon.
 
-A picture that shows real rows is NOT PRIVATE and says so in its title.
-
-Figures against epsilon, several methods in one picture.
-
-Synthetic rows drawn over real ones; pictures of real rows are NOT PRIVATE and say so.
+A plot that shows real rows is NOT PRIVATE and says so in its title.
 """
 
 import math
@@ -41,7 +37,7 @@ def density_figure(
     limits: Limits | None = None,
     names: tuple[str, str] = ("x", "y"),
 ) -> None:
-    """Draw real rows beside synthetic rows beside the model's density, as a PNG file.
+    """Draw real rows, synthetic rows and the model's density, as a PNG file.
 
     The three panels have the same axes and the same colour scale, density per unit
     area, so that equal colours mean equal densities.
@@ -54,7 +50,7 @@ def density_figure(
         real: Rows of the private table.
         synthetic: Rows drawn from the model.
         log_density: The model's log density of each row of an (n, 2) array.
-        path: The PNG file to write; it appears whole or not at all.
+        path: The PNG file to write; it is written atomically.
         limits: ``((left, right), (bottom, top))``; by default what holds all rows.
         names: The names of the two columns.
 
@@ -83,7 +79,7 @@ def _check(rows: np.ndarray, name: str) -> None:
     if rows.ndim != 2 or rows.shape[1] != 2 or len(rows) == 0:
         raise InputError(f"{name} must be an (n, 2) array with rows, got shape {rows.shape}")
     if not np.isfinite(rows).all():
-        raise InputError(f"{name} must hold finite numbers only; drop the others first")
+        raise InputError(f"{name} must hold only finite numbers; remove other rows first")
 
 
 def _limits(rows: np.ndarray) -> Limits:
@@ -107,9 +103,7 @@ def _surface(log_density: Callable[[np.ndarray], Any], window: Limits) -> np.nda
     grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
     heights = np.exp(np.asarray(log_density(grid), dtype=np.float64))
     if not np.isfinite(heights).all():
-        raise InputError(
-            "log_density must give numbers below infinity, got others; fit the model again"
-        )
+        raise InputError("log_density must return numbers below infinity; fit the model again")
     return heights.reshape(SURFACE_CELLS, SURFACE_CELLS)
 
 

@@ -1,9 +1,9 @@
-"""Figures about private rows that may be published: noisy, priced and charged.
+"""Private evaluation: noisy figures about private rows that may be published.
 
 Guarantee:
     ``PrivateEvaluation.release`` makes exactly ``events``, which are known before a row is
     used. Ranges and bins are computed from rows that the model generates, so they are
-    public where the model is. The number of rows is public.
+    public if the model is. The number of rows is public.
 """
 
 import abc
@@ -33,10 +33,10 @@ PURPOSE = "evaluate"
 
 
 class PrivateMeasure(abc.ABC):
-    """A measure that can be bought.
+    """A measure that can be released privately.
 
     Attributes:
-        share: Its part of the squared budget.
+        share: Its share of the squared budget.
 
     Guarantee:
         ``release`` is run where nothing but what ``events`` lists can be released.
@@ -46,7 +46,7 @@ class PrivateMeasure(abc.ABC):
 
     @abc.abstractmethod
     def events(self, columns: int, level: float) -> tuple[Event, ...]:
-        """What it costs at a level of noise that its share was taken into account of."""
+        """Its events at a given noise level."""
 
     @abc.abstractmethod
     def release(self, subject: Subject, level: float, entropy: Entropy) -> dict[str, Figures]:
@@ -149,15 +149,15 @@ PRIVATE_MEASURES: tuple[PrivateMeasure, ...] = (PrivateLogLikelihood(), PrivateM
 @final
 @dataclasses.dataclass(frozen=True)
 class PrivateEvaluation(Spending):
-    """What a private evaluation will release, fixed before a row is used.
+    """The plan of a private evaluation, fixed before a row is used.
 
     Attributes:
-        budget: What it may cost.
-        accountant: Who prices it.
+        budget: The total budget.
+        accountant: The accountant's name.
         rows: Public number of rows.
         columns: Number of columns.
-        level: The noise of a release of sensitivity one that had the whole budget.
-        bins: How many bins a column has on average.
+        level: The noise of a release of sensitivity one with the whole budget.
+        bins: Mean number of bins per column.
 
     Guarantee:
         ``events`` cost at most the budget, and ``release`` makes them and no others.
@@ -216,19 +216,23 @@ class PrivateEvaluation(Spending):
 def plan_evaluation(
     budget: Budget, *, rows: int, columns: int, bins: float = BINS, accountant: str = "pld"
 ) -> PrivateEvaluation:
-    """Find the least noise that the budget allows; reads no row.
+    """Plan a private evaluation with the least noise the budget allows; reads no row.
 
     Args:
-        budget: What the evaluation may cost; must be finite.
+        budget: The total budget; must be finite.
         rows: Public number of rows.
         columns: Number of columns.
-        bins: How many bins a column has on average; a public number.
-        accountant: Who prices the releases.
+        bins: Mean number of bins per column, a public number.
+        accountant: The accountant's name.
     """
     if not budget.is_private:
-        raise InputError("epsilon must be finite for a private evaluation")
+        raise InputError(
+            "epsilon must be finite for a private evaluation; use evaluate for INTERNAL figures"
+        )
     if rows < 2:
-        raise InputError(f"rows must be at least 2, got {rows}; nobody can hide in a table of one")
+        raise InputError(
+            f"rows must be at least 2, got {rows}; a table of one row cannot be protected"
+        )
     if budget.neighbours == "add-remove":
         raise InputError("neighbours must be zero-out or replace-one: the number of rows is public")
     level = calibrate_noise(budget, lambda noise: _events(columns, noise), accountant=accountant)
@@ -236,7 +240,7 @@ def plan_evaluation(
 
 
 def noise_note(plan: Mapping[str, Any]) -> str:
-    """What a described plan says about distances that are nothing but noise.
+    """A note on the distances caused by noise alone.
 
     Example:
         >>> noise_note({"distance_of_noise_alone": 0.02})
@@ -247,7 +251,7 @@ def noise_note(plan: Mapping[str, Any]) -> str:
 
 
 def bins_of(subject: Subject) -> float:
-    """How many bins a column has on average; computed from generated rows alone."""
+    """Mean number of bins per column, from generated rows only."""
     sizes = [coding.size for coding in subject.codings(BINS).values()]
     return sum(sizes) / len(sizes)
 

@@ -1,8 +1,6 @@
-"""Elements of a page, escaped by construction, and two drawings made of them.
+"""All measures by name, and the HTML report of an evaluation.
 
-All measures by name, and a model compared with rows by each of them.
-
-An evaluation as one page of HTML that needs nothing but a browser.
+The report is one page without scripts or external resources; its elements escape their text.
 
 Guarantee:
     The page of a private evaluation is made of its released figures, the model's guarantee
@@ -43,7 +41,7 @@ _LINE, _LEFT, _BAR, _CELL = 20, 180, 190, 22
 
 
 def element(tag: str, *content: Element | str, **attributes: object) -> Element:
-    """An element with its content; text stays text, whatever it holds.
+    """An HTML element with its content; text is escaped.
 
     Args:
         tag: Such as ``td``.
@@ -70,7 +68,7 @@ def shown(page: Element) -> str:
 
 
 def shortened(name: str) -> str:
-    """A name that fits into a drawing.
+    """A name shortened to fit into a plot.
 
     Example:
         >>> shortened("short"), len(shortened("x" * 99))
@@ -127,7 +125,7 @@ def _drawing(size: tuple[int, int], label: str, content: Sequence[Element]) -> E
 def _grouped(
     coding: Coding, shares: Mapping[str, Sequence[float]]
 ) -> list[tuple[str, list[float]]]:
-    """The bins in order, or the commonest of them and one for the rest."""
+    """The bins in order, or the most frequent of them and one for the rest."""
     lines = [
         (name, [float(side[i]) for side in shares.values()]) for i, name in enumerate(coding.names)
     ]
@@ -171,7 +169,7 @@ def _column_name(i: int, name: str, top: int) -> Element:
 
 
 def _cell(place: tuple[int, int], words: str, strength: float) -> Element:
-    """A cell whose colour is the stronger, the larger the error is."""
+    """A cell whose colour is darker for a larger error."""
     attributes = {"x": place[0], "y": place[1], "width": _CELL - 2, "height": _CELL - 2}
     depth = f"{strength:.3f}"
     return element("rect", element("title", words), class_="pair", fill_opacity=depth, **attributes)
@@ -193,7 +191,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def evaluate(subject: Subject) -> dict[str, Figures]:
-    """The figures of every measure that has some. INTERNAL: computed from the rows as they are.
+    """The figures of every applicable measure. INTERNAL: computed from the rows without noise.
 
     Example:
         >>> import numpy as np
@@ -215,7 +213,7 @@ MOST_LINES = 20
 #: Bars of a column of numbers or dates.
 PICTURE_BINS = 20
 
-_PUBLIC = "These figures are noisy. They may be published, under the guarantees below."
+_PUBLIC = "These figures are noisy. They may be published under the guarantees below."
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 _STYLE = """
@@ -249,7 +247,7 @@ i.generated { background: var(--generated); } i.real { background: var(--real); 
 
 
 def render(found: Mapping[str, Any], subject: Subject) -> str:
-    """The page of an evaluation.
+    """The HTML page of an evaluation.
 
     Args:
         found: What ``dpflows evaluate`` found: ``figures`` by measure, ``stamps``, ``rows``,
@@ -288,10 +286,10 @@ def _banner(found: Mapping[str, Any]) -> Element:
 
 
 def _promises(found: Mapping[str, Any], subject: Subject) -> Iterable[Element]:
-    yield _promise("What is promised of the model", subject.model.guarantee_)
+    yield _promise("Privacy guarantee of the model", subject.model.guarantee_)
     if "guarantee" in found:
         fields = {name: of for name, of in found["guarantee"].items() if name != "is_private"}
-        title = f"What is promised to the {found['rows']:,} rows of this evaluation"
+        title = f"Privacy guarantee for the {found['rows']:,} rows of this evaluation"
         yield _promise(title, Guarantee.from_dict(fields))
 
 
@@ -302,19 +300,19 @@ def _promise(title: str, guarantee: Guarantee) -> Element:
 
 def _summary(found: Mapping[str, Any]) -> Element:
     lines = [MEASURES[name].line(of) for name, of in found["figures"].items()]
-    notes = ["Distances lie between 0, alike, and 1."]
+    notes = ["Distances lie between 0 (equal) and 1."]
     if "plan" in found:
         notes.append(noise_note(found["plan"]))
     shown_notes = [element("p", note, class_="soft") for note in notes]
     shown_lines = [element("p", line) for line in lines]
-    return element("section", element("h2", "In short"), *shown_lines, *shown_notes)
+    return element("section", element("h2", "Summary"), *shown_lines, *shown_notes)
 
 
 def _pictures(subject: Subject, *, is_internal: bool) -> Iterable[Element]:
     sides = ("real", "generated") if is_internal else ("generated",)
     keys = [element("span", element("i", class_=side), f"{side} rows") for side in sides]
     yield element("h2", "Columns")
-    yield element("p", *keys, "Figures beside the bars are of generated rows.", class_="key")
+    yield element("p", *keys, "Numbers next to the bars refer to generated rows.", class_="key")
     columns = subject.schema.columns
     codings = [even_coding_of(of, subject.generated[of.name], PICTURE_BINS) for of in columns]
     figures = [_column(subject, coding, sides) for coding in codings]
@@ -341,9 +339,11 @@ def _pair_picture(subject: Subject, figures: Figures | None) -> Iterable[Element
         return
     pairs = itertools.combinations(subject.names, 2)
     errors = {pair: figures[joined(pair)] for pair in pairs}
-    caption = f"The deepest colour is {max(figures.values()):.3f}. Numbers in {PAIR_BINS} bins."
+    caption = (
+        f"The darkest colour is {max(figures.values()):.3f}. Numeric columns in {PAIR_BINS} bins."
+    )
     if len(subject.names) > MOST_ACROSS:
-        caption += f" The first {MOST_ACROSS} columns."
+        caption += f" Only the first {MOST_ACROSS} columns are shown."
     drawn = element("div", matrix(subject.names, errors), class_="wide")
     yield element("h2", MEASURES["pair-cells"].title)
     yield element("figure", drawn, element("figcaption", caption))

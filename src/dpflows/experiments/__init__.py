@@ -1,1 +1,1 @@
-"""Named data sets and the experiments that use them."""
+"""Named data sets, and the experiments that use them."""

@@ -1,4 +1,4 @@
-"""UCI Adult, a table of numbers and labels: ours beside MST and AIM at equal totals."""
+"""UCI Adult, a table of mixed kinds: dpflows compared with MST and AIM at equal budgets."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ _ONCE = ("aim",)
 @final
 @dataclasses.dataclass(frozen=True)
 class Adult(Experiment):
-    """Fitted to the set's training rows, judged by its test rows; folds are repetitions.
+    """Fitted to the training rows, evaluated on the test rows; folds are repetitions.
 
     Attributes:
-        seconds: When a peer is stopped.
+        seconds: Time limit of a baseline.
     """
 
     name: str = "adult"
@@ -58,7 +58,7 @@ class Adult(Experiment):
         ]
 
     def measure(self, job: Job, desk: Desk) -> list[Measurement]:
-        """Fit, draw as many rows as were fitted, and judge them."""
+        """Fit, draw as many rows as were fitted, and evaluate them."""
         arena = self._arena(job, desk)
         try:
             line = arena.attempt(METHODS[job.method])

@@ -1,6 +1,6 @@
-"""Anomalies told from normal rows by a density and a threshold.
+"""Anomaly detection experiments: density thresholds, and the vote of an ensemble.
 
-The paper's ensemble: parts of Half-Moons vote on what is normal.
+In the paper's ensemble, members fitted to parts of Half-Moons vote on what is normal.
 """
 
 import dataclasses

@@ -1,13 +1,11 @@
-"""Named data sets, generated on the spot.
+"""Data sets by name: generated ones, and tables read from a folder.
 
-Every set is drawn in standardised units: shift and scale are the mean and standard
-deviation of the generating law itself, worked out by hand, so no statistic of the
+Generated sets are drawn in standardised units: shift and scale are the mean and standard
+deviation of the generating distribution itself, derived analytically, so no statistic of the
 drawn rows is used and the units are public. The bounds are public as well: each
-law passes them with probability below 1e-9 per row, and such a row is clipped.
+distribution exceeds them with probability below 1e-9 per row, and such a row is clipped.
 
-Real tables by name: rows, folds and what is public about them.
-
-Rows are read in place from a folder that the user names; nothing is downloaded. Bounds
+Tables are read in place from a folder that the user names; nothing is downloaded. Bounds
 are public knowledge about what was measured, never read from the rows, except where
 ``bounds_read`` says so: such a table serves to compare methods, not to claim privacy.
 """
@@ -284,7 +282,8 @@ def _census(path: Path) -> pd.DataFrame:
 def _unreadable(name: str, problem: Exception) -> InputError:
     return InputError(
         f"the files of {name} are not in the data folder or cannot be read "
-        f"({type(problem).__name__}); name a folder that holds them, or let --download fetch them"
+        f"({type(problem).__name__}); use --data with a folder that holds them, or --download to "
+        "download them"
     )
 
 
@@ -318,7 +317,7 @@ def _power(data: Path) -> RealTable:
     """A household's meter, six columns, dithered within the meter's resolution.
 
     Bounds are physical: a 60 A connection, the mains voltage, watt-hours in a minute, the
-    minutes of a day. Densities are quoted per standardised unit.
+    minutes of a day. Densities are stated per standardised unit.
     """
     rows = _meter(data)[:, [0, 2, 4, 5, 6, 7]]
     rows = rows[np.argsort(_scattered(len(rows)))[:100_000]]

@@ -1,7 +1,7 @@
-"""Real tables from their public homes, fetched only when the user asks.
+"""Download of public data sets, only on request.
 
-Every file has a checksum; one that does not match is refused. Files land in a cache in
-the layout that ``read_real`` expects, so a folder of one's own serves as well.
+Every file has a checksum; one that does not match is refused. Files are stored in a cache in
+the layout that ``read_real`` expects, so a folder with the same files serves as well.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _MOST_BYTES = 1 << 28
 @final
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One file: where it lives, what it must be, and where it goes."""
+    """One file: its address, its checksum, and its path."""
 
     address: str
     checksum: str
@@ -151,7 +151,7 @@ def _fetch(source: Source, place: Path) -> None:
     except (urllib.error.URLError, TimeoutError, ConnectionError) as problem:
         raise InputError(
             f"cannot download {source.address} ({type(problem).__name__}); check the connection, "
-            "or name a folder that holds the files with --data"
+            "or use --data with a folder that holds the files"
         ) from None
 
 
@@ -165,6 +165,4 @@ def _keep(reply: Any, source: Source, place: Path) -> None:
                 raise InputError(f"{source.address} is larger than {_MOST_BYTES} bytes; refused")
             file.write(chunk)
         if digest.hexdigest() != source.checksum:
-            raise InputError(
-                f"{source.address} is not the file it was (its checksum differs); refused"
-            )
+            raise InputError(f"{source.address} has another checksum than expected; refused")

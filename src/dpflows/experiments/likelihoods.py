@@ -1,8 +1,7 @@
-"""Test log-likelihoods against epsilon: the tables of the paper.
+"""Experiments of the paper: likelihoods, downstream learning, and plots of synthetic rows.
 
-Synthetic rows put to work: learners trained on them and tested on real ones.
-
-Synthetic Life Science rows beside real ones: histograms by column, and principal planes.
+Test log-likelihoods against epsilon; learners trained on synthetic rows and tested on real
+ones; synthetic Life Science rows shown with real ones, by column and by principal components.
 """
 
 import dataclasses
@@ -75,7 +74,7 @@ def measured(job: Job, kept: Kept, delta: float, measure: str, value: float) -> 
 
 
 def without_model(job: Job, measure: str, value: float) -> Measurement:
-    """A figure of the rows themselves, or of somebody else's method; nothing is claimed."""
+    """A figure of the rows themselves or of another method, without a claim."""
     return Measurement(
         dataset=job.dataset,
         method=job.method,
@@ -242,7 +241,7 @@ class Shown(Experiment):
         return pieces(DATASET, METHODS_SHOWN, folds, epsilons)
 
     def measure(self, job: Job, desk: Desk) -> list[Measurement]:
-        """What the eye will see, as numbers: distances of columns and of pairs."""
+        """Distances of columns and of pairs, as numbers."""
         table = desk.table(job.dataset)
         train, test = table.split(job.fold)
         return [

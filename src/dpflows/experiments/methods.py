@@ -1,8 +1,8 @@
-"""What the experiments compare, by name; a new method is one class and one line.
+"""The methods that the experiments compare, by name; a new one is one class and one line.
 
-``ours`` uses nothing of the rows that is not paid for. The paper's own protocol does:
+``ours`` charges everything that it computes from the rows. The paper's own protocol does not:
 columns are standardised by their own moments, rows scaled by their largest norm. Methods
-that follow it are stamped NOT PRIVATE, and so is what they save.
+that follow it are marked NOT PRIVATE, and so are their models.
 """
 
 import abc
@@ -26,7 +26,7 @@ from dpflows.models.distributions import Mixture
 
 
 class Setting(NamedTuple):
-    """What a fit claims: an epsilon, and who states it."""
+    """The claim of a fit: an epsilon and its accountant."""
 
     accountant: str
     epsilon: float
@@ -74,13 +74,13 @@ class OneByOne(Method):
     def estimator(
         self, dataset: str, table: RealTable, rows: TableRows, setting: Setting
     ) -> DensityEstimator:
-        """What to fit; a private method looks at nothing but the table's declarations."""
+        """The estimator; a private method uses only the table's declarations."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Ours(OneByOne):
-    """A private estimator of this library, everything paid.
+    """A private estimator of this library; everything computed from the rows is charged.
 
     Attributes:
         make: From epsilon, delta and bounds to an unfitted estimator.
@@ -130,10 +130,10 @@ class WithoutPrivacy(OneByOne):
 class PaperRecipe(Method):
     """DP-NF with the released code's settings: one run serves all budgets.
 
-    The learning rate is constant and the noise fixed, so a shorter run is the beginning
-    of a longer one; each budget's model is the best on the test rows up to where its
-    accountant says stop, as in the released code. Life Science stays in the unit ball,
-    in whose units the paper prints; other columns are standardised.
+    The learning rate is constant and the noise fixed, so a shorter run is the beginning of a longer
+    one; each budget's model is the best on the test rows up to the end by its accountant, as in the
+    released code. Life Science stays in the unit ball, in whose units the paper prints; other
+    columns are standardised.
     """
 
     accountants = ("gdp-clt", "ma")
@@ -162,7 +162,7 @@ class PaperRecipe(Method):
 @final
 @dataclasses.dataclass(frozen=True)
 class DPMoG(OneByOne):
-    """DP-EM as its authors released it. NOT PRIVATE, there as here."""
+    """DP-EM as released by its authors. NOT PRIVATE."""
 
     accountants: tuple[str, ...] = ("ma", "zcdp")
     components: int | None = None
@@ -183,7 +183,7 @@ class DPMoG(OneByOne):
         )
 
     def log_density(self, model: Any, rows: TableRows) -> np.ndarray:
-        """Without the background, which the original lacks and its worst fits would profit from."""
+        """Without the background, which the original does not have."""
         normaliser = model.density_.normaliser
         volume = np.log(normaliser.scale).sum()
         return Mixture(**model.parameters_).log_prob(normaliser.apply(rows)) - volume
@@ -191,7 +191,7 @@ class DPMoG(OneByOne):
 
 @final
 class PublicPrior(OneByOne):
-    """A flow whose prior was fitted without privacy and is taken for public, as in the paper."""
+    """A flow with a prior fitted without privacy and treated as public, as in the paper."""
 
     def estimator(
         self, dataset: str, table: RealTable, rows: TableRows, setting: Setting

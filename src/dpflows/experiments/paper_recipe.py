@@ -1,19 +1,15 @@
-"""The figures of Waites and Cummings, as printed, and the settings of their code.
+"""The recipe of Waites and Cummings: their printed figures, accountant, settings and runs.
 
 Log-likelihoods are means over ten folds in the paper's units. Pinwheel is printed there
-as a negative log-likelihood; here its sign is turned, so that more is better everywhere.
+as a negative log-likelihood; here its sign is reversed, so that larger is always better.
 
-The moments accountant as the paper states and runs it.
+The moments accountant follows the paper and its code: batches without replacement by the
+theorem of Wang, Balle and Kasiviswanathan, integer orders, and the original conversion to
+epsilon. Both have been improved since; and one row is assumed to change a sum by the clipping
+norm, although replacing it changes the sum by twice that. It serves only to reproduce the
+paper's numbers of steps.
 
-Batches without replacement by the theorem of Wang, Balle and Kasiviswanathan that the
-paper quotes, integer orders, and the first conversion to epsilon that was found. Both have
-been sharpened since; and one row is taken to move a sum by the clipping norm, where
-exchanging it for another moves it by twice that. It is here to find the paper's numbers of
-steps again, and nothing else may use it.
-
-The paper's recipe: one long run, and the models it passes on its way.
-
-Noise, batch and learning rate are fixed, so a shorter run is the beginning of a longer
+Noise, batch size and learning rate are fixed, so a shorter run is the beginning of a longer
 one. Each budget is a number of steps; its model is the state of the run at that step.
 """
 
@@ -254,7 +250,7 @@ def recipe_models(
 
     Guarantee:
         None: models are chosen on test rows, columns are standardised by their own moments,
-        and neither accountant proves its epsilon. The models are stamped.
+        and neither accountant proves its epsilon. The models are marked NOT PRIVATE.
     """
     entropy = Entropy.from_os() if entropy is None else entropy
     stops = {claim: allowed_steps(claim, len(rows), delta) for claim in claims}

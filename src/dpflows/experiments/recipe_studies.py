@@ -1,14 +1,12 @@
-"""Epsilon against iterations: what each accountant says of the paper's own run.
+"""Studies of the paper's recipe: its epsilon by every accountant, and an ablation of our engine.
 
-Why the paper's recipe does better here: what our engine adds to it, taken away part by part.
-
-The released code starts its networks spread out at random, leaves log-scales free and has
+The released code initialises its networks at random, leaves log-scales unbounded and has
 no background under its density. Our engine starts near the identity, bounds log-scales
-and mixes in a background; training is otherwise the same. Life Science comes in the unit
-ball, where its columns deviate by about a tenth, and the paper's figures are in those
-units: whether its runs saw standardised rows is not said. Neither is whether its steps were
-counted for a row that is exchanged, which moves a sum by twice the clipping norm and leaves
-about a fifth of the steps.
+and mixes in a background; training is otherwise the same. Life Science is scaled to the unit
+ball, where its columns have deviations of about a tenth, and the paper's figures are in those
+units: whether its runs used standardised rows is not stated. Nor is whether its steps were
+counted for replace-one neighbours, where a row changes a sum by twice the clipping norm, which
+leaves about a fifth of the steps.
 """
 
 import dataclasses
@@ -103,7 +101,7 @@ class Accountants(Experiment):
     folds: int = 1
 
     def jobs(self, folds: int, epsilons: Sequence[float]) -> list[Job]:
-        """One per way of stating."""
+        """One per statement."""
         return [Job("life-science", method, 1, ()) for method in STATEMENTS]
 
     def datasets(self) -> set[str]:

@@ -1,14 +1,9 @@
-"""Fitted models that several experiments share, kept on disk.
+"""Running experiments: jobs in parallel, resumable, with shared models and result tables.
 
 A model costs seconds to minutes, a measurement of it next to nothing; so a model is fitted
-once per data set, method, budget and fold, and found again by every later experiment.
-
-Experiments as jobs that are done once: cut into pieces, run in parallel, resumed.
-
-A job's measurements are written down as soon as it ends; a run that was killed finds them
-and does only what is left.
-
-From measurements to a table, in Markdown for readers and in JSON for programs.
+once per data set, method, budget and fold, and reused by every later experiment. A job's
+measurements are written as soon as it ends; a run that was killed reads them and does only the
+rest. Results are written as tables in Markdown and in JSON.
 """
 
 import abc
@@ -45,11 +40,11 @@ class Kept(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class Desk:
-    """Where an experiment works.
+    """The folders of an experiment.
 
     Attributes:
         data: The folder of the real tables.
-        output: Where journals, models, tables and pictures go.
+        output: The folder of journals, models, tables and pictures.
     """
 
     data: Path
@@ -96,7 +91,7 @@ Progress = Callable[[int, int, "Job | None"], None]
 @final
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A piece of an experiment that is measured in one go.
+    """A part of an experiment that is measured at once.
 
     Example:
         >>> Job("life-science", "ours", 1, (0.5, 1.0)).key
@@ -110,7 +105,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """What tells it from every other job of its experiment."""
+        """Its unique name within the experiment."""
         epsilons = "+".join(f"{epsilon:g}" for epsilon in self.epsilons)
         return f"{self.dataset}/{self.method}/{self.fold}/{epsilons}"
 
@@ -125,13 +120,13 @@ class Measurement:
         method: What was fitted.
         epsilon: As the method's accountant states it; None without privacy.
         delta: Beside it.
-        accountant: Who states it.
+        accountant: The accountant.
         fold: Which rows were kept for the test.
         measure: What the figure is, for example ``log-likelihood``.
         value: The figure.
-        proven: The epsilon that is proven for the same run, rows blanked out.
-        replace_one: The same, for exchanging a row for any other.
-        paper: The figure in print, if there is one.
+        proven: The epsilon that is proven for the same run under zero-out.
+        replace_one: The same under replace-one.
+        paper: The figure as published, if there is one.
         seconds: What the fit took.
     """
 
@@ -187,7 +182,7 @@ class Experiment(abc.ABC):
 
 @final
 class Journal:
-    """What was measured, one line per finished job.
+    """The record of measurements, one line per finished job.
 
     Example:
         >>> import tempfile
@@ -201,7 +196,7 @@ class Journal:
         self.path = path
 
     def add(self, job: Job, measurements: Sequence[Measurement]) -> None:
-        """Write down a finished job; once this returns it survives a crash."""
+        """Record a finished job; it is durable when this returns."""
         line = {"job": job.key, "found": [dataclasses.asdict(found) for found in measurements]}
         with open(self.path, "a", encoding="utf-8") as file:
             # a line that a crash cut off must not swallow this one
@@ -227,7 +222,7 @@ def run(
     parallel: int = 1,
     progress: Progress | None = None,
 ) -> list[Measurement]:
-    """Do what is left of an experiment and return all its measurements.
+    """Run the remaining jobs of an experiment and return all its measurements.
 
     Args:
         experiment: Which.
@@ -268,7 +263,7 @@ def _one(experiment: Experiment, desk: Desk, job: Job) -> tuple[Job, list[Measur
 
 
 def _say_nothing(done: int, total: int, job: Job | None) -> None:
-    """For callers that want no news."""
+    """The default progress callback."""
 
 
 def _parsed(line: str) -> Any:
@@ -345,7 +340,7 @@ def curves_of(found: Sequence[Measurement], measure: str | None = None) -> list[
         curves.append(_curve(_label(method, accountant), mine))
         if not method.startswith("ours"):
             printed = [c | {"mean": c["paper"], "sd": 0.0} for c in mine if c["paper"] is not None]
-            curves.append(_curve(f"{_label(method, accountant)}, in print", printed))
+            curves.append(_curve(f"{_label(method, accountant)}, as published", printed))
     return [curve for curve in curves if curve.means]
 
 
@@ -461,10 +456,11 @@ _HEAD = [
 ]
 _LEGEND = (
     "`epsilon` is what the row's own accountant states. `proven epsilon` is a bound for the same "
-    "run when a row is blanked out, `replace-one` when it is exchanged for any other; a dash "
-    "means that nothing is proven. `ours` pays for everything it learns from the rows, "
-    "preprocessing included; `paper-recipe` and `dp-mog` scale columns by the rows' own moments "
-    "or largest norm, unpaid, as their originals do. `paper` beside `ours` is the paper's best "
+    "run for zero-out neighbours, `replace-one` for replace-one neighbours; a dash "
+    "means that nothing is proven. `ours` charges everything that it computes from the rows, "
+    "including preprocessing; `paper-recipe` and `dp-mog` scale columns by the rows' own moments "
+    "or largest norm, without noise, as their originals do. `paper` beside `ours` is the paper's "
+    "best "
     "private figure."
 )
 

@@ -1,4 +1,4 @@
-"""Exact-likelihood maps of one row. Knows no data and no privacy."""
+"""Density models with exact likelihoods, for one row at a time; no data and no privacy here."""
 
 from dpflows.models.architectures import ARCHITECTURES, Architecture, Recipe
 from dpflows.models.density import Defended, Density

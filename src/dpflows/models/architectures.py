@@ -1,4 +1,4 @@
-"""Flow families by name: recipes that only assemble maps.
+"""Flow families by name: recipes that assemble bijections.
 
 A family is one entry of ``ARCHITECTURES``: how to make one block from data to latent
 space, and which scalar transformers it accepts. Blocks are stacked and scanned over, so
@@ -56,14 +56,14 @@ _SMALLEST_BLOCK, _LARGEST_BLOCK = 4, 16
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What makes a family.
+    """The definition of a family.
 
     Attributes:
         block: One block, a bijection of ``dim`` columns, from a key.
-        transformers: The scalar maps it accepts; the first is its own choice.
+        transformers: The scalar maps it accepts; the first is the default.
         last: A map after all blocks, if the family has one.
-        act_norms: How many ActNorm layers a block holds.
-        weights: About how many weights it trains, where a masked network is no measure.
+        act_norms: Number of ActNorm layers in a block.
+        weights: Approximate number of trained weights, where a masked network is no guide.
     """
 
     block: "Callable[[Architecture, int, PRNGKeyArray], AbstractBijection]"
@@ -75,14 +75,14 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A flow's shape in plain numbers; ``dataclasses.asdict`` gives its JSON.
+    """The shape of a flow in plain numbers; ``dataclasses.asdict`` gives its JSON.
 
     Attributes:
         name: A key of ``ARCHITECTURES``.
         width: Units per hidden layer of each conditioner.
         depth: Hidden layers of each conditioner.
         blocks: How many blocks are stacked.
-        transformer: The scalar map; None takes the family's own.
+        transformer: The scalar map; None for the family's default.
         knots: Inner knots of a spline.
         interval: Splines act on [-interval, interval] and are the identity outside.
 
@@ -120,11 +120,11 @@ class Architecture:
         return self.blocks * self._recipe.act_norms + (self._recipe.last is not None)
 
     def weights(self, columns: int) -> int:
-        """Trained weights of a flow of this shape, give or take."""
+        """Approximate number of trained weights of a flow of this shape."""
         return (self._recipe.weights or _masked_weights)(self, columns)
 
     def activations(self, columns: int) -> int:
-        """About how many numbers a row leaves behind for its gradient."""
+        """Approximate number of stored activations per row for its gradient."""
         return self.blocks * (2 * self.width * self.depth + columns * (6 * self.knots + 8))
 
     def __str__(self) -> str:
@@ -146,11 +146,11 @@ class Architecture:
     def build(
         self, dim: int, *, key: PRNGKeyArray, base: AbstractDistribution | None = None
     ) -> Transformed:
-        """A fresh flow over ``dim`` columns, near the identity map of its base.
+        """A new flow over ``dim`` columns, initialised near the identity map of its base.
 
         Args:
             dim: Number of columns.
-            key: Where the initial weights come from.
+            key: Random key of the initial weights.
             base: Latent distribution of shape ``(dim,)``; a standard Gaussian if None.
         """
         _require_count("dim", dim, _MOST_COLUMNS)
@@ -159,13 +159,13 @@ class Architecture:
         return Transformed(self._facing(base, dim), _assemble_at_once(self, dim, key))
 
     def _facing(self, base: AbstractDistribution | None, dim: int) -> AbstractDistribution:
-        """The base as the last block sees it: every block turns the columns' order round."""
+        """The base in the last block's column order: every block reverses the order."""
         if base is None:
             return gaussian(dim)
         return Transformed(base, _reverse(dim)) if self.blocks % 2 else base
 
     def size(self, dim: int) -> int:
-        """How many numbers such a flow over ``dim`` columns holds, without building it.
+        """The number of parameters of such a flow over ``dim`` columns, without building it.
 
         Example:
             >>> Architecture("maf", width=8, depth=1, blocks=1).size(2) > 0
@@ -177,7 +177,7 @@ class Architecture:
 
 
 def _assemble(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
-    """Blocks stacked from data to latent, turned round: FlowJAX samples by ``transform``."""
+    """Blocks stacked from data to latent and inverted: FlowJAX samples by ``transform``."""
     recipe = ARCHITECTURES[arch.name]
     make = functools.partial(recipe.block, arch, dim)
     stack: AbstractBijection = Scan(eqx.filter_vmap(make)(jr.split(key, arch.blocks)))
@@ -203,7 +203,7 @@ def _require_count(field: str, value: object, most: int) -> None:
 
 
 def _made(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
-    """A masked network that writes each column's transformer from the columns before it."""
+    """A masked network that gives each column's transformer from the columns before it."""
     scalar = arch.scalar_map()
     if dim == 1:
         return scalar.elementwise(dim)
@@ -223,7 +223,7 @@ def _made(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
 
 
 def _coupling(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBijection:
-    """A network that writes the second half's transformers from the first half."""
+    """A network that gives the second half's transformers from the first half."""
     scalar = arch.scalar_map()
     if dim == 1:
         return scalar.elementwise(dim)
@@ -243,7 +243,7 @@ def _coupling(arch: Architecture, dim: int, key: PRNGKeyArray) -> AbstractBiject
 
 
 def _quiet(network: eqx.nn.MLP) -> eqx.nn.MLP:
-    """Shrink the last layer, so that a fresh flow is near the identity."""
+    """Shrink the last layer, so that a new flow is near the identity."""
     last = network.layers[-1]
     soft = jax.tree.map(lambda a: _START * a if eqx.is_inexact_array(a) else a, last)
     soft = eqx.tree_at(lambda layer: layer.bias, soft, replace_fn=jnp.zeros_like)

@@ -1,17 +1,15 @@
-"""Probabilities of rows of cells: each column given those before it, by one masked network.
+"""Autoregressive categorical networks: exact joint distributions over rows of cell numbers.
 
-A row is one cell number per column. The network (Germain et al., 2015) reads the row as
-ones and zeros and writes, for every column, the logits of its cells; masks see to it that
-they depend on earlier columns alone. Direct links from inputs to outputs carry what pairs of
-columns say about each other, and leave the hidden layers the rest.
+The network (MADE; Germain et al., 2015) reads a row as one-hot vectors and gives, for every
+column, the logits of its cells; masks make them depend only on earlier columns. Direct links
+from inputs to outputs represent dependences between pairs of columns, and leave the rest to
+the hidden layers.
 
-A network of cells moved towards noisy marginals that know what it learnt badly.
-
-Noise and clipping bias the marginals of a privately trained network. Adding to a column's
-logits what its marginal lacks, once for every cell of the first column, repairs each pair of
-the first column and another; it is what raking (Deming and Stephan, 1940) does to a table,
-done to the model itself, so that its probabilities stay exact. Where a noisy count says less
-than the network does, the network is believed.
+Noise and clipping bias the marginals of a privately trained network. ``raked`` corrects it by
+noisy marginals: shifts of a column's logits, one for every cell of the first column, match
+each pair of the first column and another. This is raking (Deming and Stephan, 1940), applied
+to the model instead of a table, so its probabilities stay exact. Where a noisy count is less
+certain than the network, the network's value is kept.
 """
 
 import dataclasses
@@ -41,10 +39,10 @@ _TYPICAL = 16
 @final
 @dataclasses.dataclass(frozen=True)
 class CellShape:
-    """A network's shape in plain numbers; ``dataclasses.asdict`` gives its JSON.
+    """The shape of a network in plain numbers; ``dataclasses.asdict`` gives its JSON.
 
     Attributes:
-        name: Always ``cells``, to be told from the shapes of flows.
+        name: Always ``cells``, to distinguish it from the shapes of flows.
         width: Units per hidden layer.
         depth: Hidden layers.
 
@@ -68,11 +66,11 @@ class CellShape:
     def build(
         self, sizes: Sequence[int], *, key: PRNGKeyArray, biases: Any = None
     ) -> "CellNetwork":
-        """A fresh network of this shape over columns of so many cells."""
+        """A new network of this shape over columns with these numbers of cells."""
         return cell_network(sizes, width=self.width, depth=self.depth, key=key, biases=biases)
 
     def size(self, sizes: Sequence[int]) -> int:
-        """Exactly how many numbers such a network has, masked ones included.
+        """The number of parameters of such a network, including masked ones.
 
         Example:
             >>> CellShape(width=4, depth=1).size((2, 3))
@@ -83,12 +81,12 @@ class CellShape:
         return hidden + (width + 1) * cells + cells**2
 
     def weights(self, columns: int) -> int:
-        """About how many weights such a network has."""
+        """Approximate number of weights of such a network."""
         cells = _TYPICAL * columns
         return (2 * self.width + cells) * cells + (self.depth - 1) * self.width**2
 
     def activations(self, columns: int) -> int:
-        """About how many numbers a row leaves behind for its gradient."""
+        """Approximate number of stored activations per row for its gradient."""
         return 2 * self.width * self.depth + 4 * _TYPICAL * columns
 
     def __str__(self) -> str:
@@ -104,13 +102,13 @@ class Drawn(NamedTuple):
 
 @final
 class CellNetwork(eqx.Module):
-    """An exact joint distribution over rows of cells.
+    """An autoregressive network: an exact joint distribution over rows of cells.
 
     Attributes:
-        hidden: Masked layers; their units are sorted by the columns they may see.
+        hidden: Masked layers; their units are sorted by the columns they may depend on.
         out: From the last of them to all logits.
         direct: From the row itself to all logits.
-        sizes: How many cells each column has.
+        sizes: Number of cells of each column.
 
     Example:
         >>> network = cell_network((2, 3), width=8, depth=1, key=jr.key(0))
@@ -126,7 +124,7 @@ class CellNetwork(eqx.Module):
 
     @property
     def starts(self) -> np.ndarray:
-        """Where each column's cells begin."""
+        """The first index of each column's cells."""
         return np.cumsum((0, *self.sizes[:-1]))
 
     def log_prob(self, row: Float[Array, " columns"]) -> Float[Array, ""]:
@@ -144,7 +142,7 @@ class CellNetwork(eqx.Module):
         return self.out(units) + self.direct(ones)
 
     def _by_column(self, logits: Float[Array, " cells"]) -> Float[Array, "columns most"]:
-        """One line per column, filled up with what has no probability."""
+        """One row per column, padded with logits of probability zero."""
         return jnp.append(logits, -jnp.inf)[_places(self.sizes)]
 
 
@@ -159,13 +157,13 @@ def _places(sizes: tuple[int, ...]) -> np.ndarray:
 def cell_network(
     sizes: Sequence[int], *, width: int, depth: int, key: PRNGKeyArray, biases: Any = None
 ) -> CellNetwork:
-    """A fresh network that starts with independent columns.
+    """A new network, initialised with independent columns.
 
     Args:
-        sizes: How many cells each column has.
+        sizes: Number of cells of each column.
         width: Units per hidden layer.
         depth: Hidden layers.
-        key: Where the initial weights come from.
+        key: Random key of the initial weights.
         biases: Initial logits of all cells, column after column; zeros if None.
     """
     sizes = tuple(int(size) for size in sizes)
@@ -187,7 +185,7 @@ def cell_network(
 
 
 def unit_ranks(columns: int, width: int) -> np.ndarray:
-    """The last column that each hidden unit may see, in order.
+    """The last column that each hidden unit may depend on, in order.
 
     Example:
         >>> unit_ranks(3, 5).tolist()
@@ -206,11 +204,11 @@ def _masked(key: PRNGKeyArray, mask: np.ndarray, scale: float) -> eqx.nn.Linear:
 
 @eqx.filter_jit
 def draw_cells(network: CellNetwork, given: Int[Array, "n columns"], key: PRNGKeyArray) -> Drawn:
-    """Rows of cells, column by column; a given cell (not -1) is taken as it is.
+    """Rows of cells, column by column; given cells (not -1) are kept.
 
-    The weight of a row is the probability of its given cells, each given what was drawn
-    before it. Where the given columns come first it is the same for all rows, and the
-    rows are draws from the conditional distribution; elsewhere they must be weighted.
+    The weight of a row is the probability of its given cells, each given the cells drawn before it.
+    Where the given columns come first it is the same for all rows, and the rows are draws from the
+    conditional distribution; elsewhere they must be weighted.
 
     Example:
         >>> network = cell_network((2, 3), width=8, depth=1, key=jr.key(0))
@@ -235,12 +233,12 @@ def draw_cells(network: CellNetwork, given: Int[Array, "n columns"], key: PRNGKe
 
 @final
 class Walk(eqx.Module):
-    """Rows that are filled column by column.
+    """Rows that are drawn column by column.
 
     Attributes:
-        network: Whose rows they are, without wrappers.
-        first: What reaches the first hidden layer so far.
-        direct: What the direct links say so far.
+        network: The network, without wrappers.
+        first: The input of the first hidden layer so far.
+        direct: The contribution of the direct links so far.
     """
 
     network: CellNetwork
@@ -256,7 +254,7 @@ class Walk(eqx.Module):
         return cls(network, first, last)
 
     def logits(self, column: Int[Array, ""]) -> Float[Array, "n most"]:
-        """The logits of the cells of a column whose predecessors are filled."""
+        """The logits of a column's cells, given the columns before it."""
         units = jax.nn.relu(self.first)
         for layer in self.network.hidden[1:]:
             units = jax.nn.relu(units @ layer.weight.T + _bias(layer))
@@ -287,8 +285,8 @@ class Marginals(eqx.Module):
     """Noisy counts of every column's cells, or of its pairs with the first column's cells.
 
     Attributes:
-        counts: One table per column, filled up to the size of the largest column; one line
-            per cell of the first column, or a single one.
+        counts: One table per column, padded to the size of the largest column; one row per cell of
+        the first column, or a single one.
         noise: The standard deviation of every count.
         rows: How many rows were counted.
     """
@@ -299,7 +297,7 @@ class Marginals(eqx.Module):
 
 
 def marginals(tables: Sequence[np.ndarray], *, noise: float, rows: int) -> Marginals:
-    """Tables of noisy counts, each of as many lines, filled up to the widest of them.
+    """Tables of noisy counts with equal numbers of rows, padded to the widest.
 
     Example:
         >>> marginals([np.ones((1, 2)), np.ones((1, 3))], noise=1.0, rows=2).counts.shape
@@ -318,17 +316,17 @@ def raked(
     trust: float = 0.5,
     rows: int = _ROWS,
 ) -> CellNetwork:
-    """The network whose logits are shifted to what the marginals say.
+    """The network with logits shifted to match noisy marginals.
 
     Args:
-        network: What was learnt.
-        seen: What was counted.
-        key: For the rows drawn on the way.
-        trust: By how much a logit of the network is thought to be wrong.
-        rows: How many rows are drawn; marginals are hit up to the error of so many draws.
+        network: The trained network.
+        seen: The noisy marginals.
+        key: Random key of the drawn samples.
+        trust: Assumed standard deviation of the error of a logit.
+        rows: How many rows are drawn; marginals are matched up to their sampling error.
 
     Guarantee:
-        Reads the network and the noisy counts alone: post-processing of what was released.
+        Reads only the network and the noisy counts: post-processing of released values.
     """
     shifts = _shifts(network, seen, key, trust, rows)
     parameters: Any = network
@@ -348,7 +346,7 @@ def raked(
 def _shifts(
     network: CellNetwork, seen: Marginals, key: PRNGKeyArray, trust: float, rows: int
 ) -> Float[Array, "columns lines most"]:
-    """What to add to the logits, column after column, each given the columns before it."""
+    """The shifts of the logits, column after column, each given the columns before it."""
     lines = seen.counts.shape[1]
 
     def repair(state: tuple[Walk, Array], step: tuple[Array, ...]) -> tuple[tuple, Array]:
@@ -373,7 +371,7 @@ def _shift(
     seen: Marginals,
     trust: float,
 ) -> Float[Array, "lines most"]:
-    """Gauss-Newton towards the likeliest shift: counts are normal, and so are shifts."""
+    """Gauss-Newton for the most probable shift, with normal counts and a normal prior."""
     member = jax.nn.one_hot(line, len(counts)) * (seen.rows / len(line))
 
     def improve(_: Any, shift: Array) -> Array:

@@ -1,16 +1,9 @@
-"""The bound on log-scales, and the affine map that keeps it.
+"""Bijections that FlowJAX lacks: affine, linear, implicit, and monotone networks.
 
-Maps that FlowJAX lacks go from data to latent space in their forward direction.
-
-An invertible linear map of all columns at once.
-
-Gradients through an inverse without unrolling it.
-
-FlowJAX's masked autoregressive map with a cheaper inverse.
-
-A monotone autoregressive network without weight normalisation.
-
-Set the ActNorm layers of a fresh flow from what reaches them.
+In their forward direction they map data to latent space. Log-scales are bounded (``bounded``).
+``Implicit`` differentiates an inverse without unrolling it, ``ColumnByColumn`` inverts a
+masked autoregressive map cheaply, and ``with_act_norms`` initialises the ActNorm layers of a
+new flow from what reaches them.
 """
 
 import abc
@@ -57,7 +50,7 @@ def bounded(raw: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def unbounded(log_scale: Float[Array, "..."]) -> Float[Array, "..."]:
-    """What ``bounded`` turns into the given log-scale, or into the nearest it can reach.
+    """The inverse of ``bounded``, clipped to its range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,9 +91,9 @@ class RowMap(AbstractBijection):
 class BoundedAffine(RowMap):
     r"""Elementwise :math:`z = (x - t) e^{-s}` with :math:`|s| < 4`.
 
-    With shape ``(d,)`` and zero parameters this is ActNorm at the identity
-    (Kingma and Dhariwal, 2018, without the data-dependent start, which would cost
-    privacy); with shape ``()`` it is the transformer of MAF (Papamakarios et al., 2017).
+    With shape ``(d,)`` and zero parameters this is ActNorm at the identity (Kingma and Dhariwal,
+    2018, without the data-dependent initialisation, which would cost privacy); with shape ``()`` it
+    is the transformer of MAF (Papamakarios et al., 2017).
 
     Example:
         >>> import jax.numpy as jnp
@@ -136,7 +129,7 @@ class TriangularLinear(RowMap):
 
     The invertible linear layer of Glow (Kingma and Dhariwal, 2018) without its
     permutation, which the recipe supplies. Entries off the diagonal stay in (-1, 1),
-    as pivoting would make them, and log D in (-4, 4): inverting cannot overflow.
+    as with pivoting, and log D in (-4, 4): inverting cannot overflow.
 
     Example:
         >>> import jax.numpy as jnp
@@ -174,7 +167,7 @@ class TriangularLinear(RowMap):
 
 @final
 class Implicit(RowMap):
-    r"""An autoregressive map turned round, its inverse differentiated implicitly.
+    r"""The inverse of an autoregressive map, differentiated implicitly.
 
     Backward runs the wrapped map once. Forward solves :math:`f(x) = y` column by column;
     its derivatives come from the implicit function theorem at the solution, so the
@@ -336,7 +329,7 @@ class BlockLinear(eqx.Module):
 
 
 def _below_blocks(key: PRNGKeyArray, columns: int, block: tuple[int, int]) -> eqx.nn.Linear:
-    """A linear layer, small at the start, that sees only the columns before."""
+    """A linear layer, with small initial weights, that depends only on the columns before."""
     rows, cols = block
     linear = eqx.nn.Linear(cols * columns, rows * columns, key=key)
     mask = block_tril_mask(block, columns, k=-1)
@@ -422,7 +415,7 @@ Choose = Callable[[Rows, int], tuple[np.ndarray, np.ndarray]]
 
 
 def act_norms(flow: Transformed) -> int:
-    """How many ActNorm layers ``with_act_norms`` would set.
+    """Number of ActNorm layers that ``with_act_norms`` sets.
 
     Example:
         >>> from dpflows.models.architectures import Architecture

@@ -1,8 +1,8 @@
-"""From rows in their own units to log-densities and back.
+"""Densities in the units of the data: flow, background, normaliser and bounds.
 
-``Defended`` is what training sees: a flow mixed with a public background in normalised
+``Defended`` is the training model: a flow mixed with a public background in normalised
 space. ``Density`` adds the normaliser and the declared bounds. Both are functions of
-released parameters alone, so evaluating and sampling them costs no privacy.
+released parameters only, so evaluating and sampling them costs no privacy.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ _ROUNDS = 32
 class Defended(eqx.Module):
     r"""The defensive mixture :math:`(1-w)\,p_\text{flow} + w\,p_\text{background}`.
 
-    It costs at most :math:`-\log(1-w)`, 0.01 nat by default, floors the density and so
-    bounds the loss of outliers. Lives in normalised space.
+    It costs at most :math:`-\log(1-w)`, 0.01 nat by default, bounds the density from below and so
+    bounds the loss of outliers. Defined in normalised space.
 
     Example:
         >>> import jax.numpy as jnp, jax.random as jr
@@ -82,7 +82,7 @@ class Density(eqx.Module):
 
     Attributes:
         normaliser: Maps rows to the model's space.
-        model: The defended flow there.
+        model: The defended flow in that space.
         low: Declared lower bounds, or None.
         high: Declared upper bounds, or None.
         log_inside: Log of the model's mass inside the bounds (``with_inside_mass``).
@@ -147,10 +147,10 @@ class Density(eqx.Module):
         """``n`` rows inside the bounds: rejection in a bounded number of rounds, then clipping.
 
         Args:
-            key: Where the rows come from.
-            n: How many.
-            background: Whether rows of the background are among them. It floors the density, and
-                nobody lives there.
+            key: Random key of the rows.
+            n: Number of rows.
+            background: Whether to include samples of the background, which only bounds the density
+            from below and describes no rows.
         """
         model = self.model if background else Defended(self.model.flow, self.model.background, 0.0)
         return self._with_model(model)._sample(key, n)
@@ -171,10 +171,10 @@ class Density(eqx.Module):
         return np.concatenate([*kept, self._clipped(jr.fold_in(key, _most_rounds(n)), missing)])
 
     def with_inside_mass(self, key: PRNGKeyArray) -> "Density":
-        """The density renormalised to its bounds, by the share of its own samples inside.
+        """The density renormalised to its bounds by the share of its samples inside.
 
         Guarantee:
-            Reads the model alone, never the rows it was trained on: post-processing.
+            Reads only the model, never the rows it was trained on: post-processing.
         """
         if self.low is None and self.high is None:
             return self
@@ -190,7 +190,7 @@ class Density(eqx.Module):
         return (np.isfinite(rows) & (rows >= low) & (rows <= high)).all(axis=1)
 
     def _overdraw(self, missing: int) -> int:
-        """How many draws of at most a chunk should leave about ``missing`` rows inside."""
+        """Number of draws, at most a chunk, of which about ``missing`` should lie inside."""
         return min(CHUNK, int(missing * np.exp(min(-self.log_inside, 10.0))) + 1)
 
     def _draw(self, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "n d"]:
@@ -241,5 +241,5 @@ def _draws(model: Defended, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "n d
 
 
 def _most_rounds(n: int) -> int:
-    """Enough to fill ``n`` rows when one draw in 128 falls inside."""
+    """The number of rounds for ``n`` rows if one draw in 128 lies inside."""
     return _ROUNDS + (128 * n) // CHUNK

@@ -1,13 +1,10 @@
-"""A mixture of Gaussians as plain numbers: what every fit in this room returns.
+"""Base distributions: Gaussian mixtures, backgrounds and piecewise-constant densities.
 
-A mixture of Gaussians whose density needs products only.
-
-Latent and background distributions.
-
-The background is the public distribution that every trained flow is mixed with; its
-parameters are frozen, so training never moves the floor it puts under the density.
-
-Piecewise-constant densities on the unit cube, and the masses that noisy values suggest.
+``Mixture`` holds a mixture of Gaussians as plain arrays and is the result of every mixture
+fit; ``GaussianMixture`` evaluates one by matrix products only. Backgrounds are the public
+distributions that every trained flow is mixed with; their parameters are frozen, so training
+does not change the lower bound they give the density. ``Grid`` and ``ProductGrid`` are
+piecewise constant on the unit cube; ``fitting_masses`` turns noisy values into their masses.
 """
 
 import dataclasses
@@ -106,9 +103,9 @@ _LOG_TWO_PI = float(np.log(2 * np.pi))
 class GaussianMixture(AbstractDistribution):
     """Components by their means and the inverses of their Cholesky factors.
 
-    FlowJAX's general mixture solves a triangular system per row and component; with
-    the inverses at hand a row costs one product, which is ten times faster, and
-    unconstrained: any values of the fields are a mixture, so training may move them.
+    FlowJAX's general mixture solves a triangular system per row and component; with stored inverses
+    a row costs one product, which is ten times faster. Any values of the fields are a valid
+    mixture, so they may be trained without constraints.
 
     Attributes:
         log_weights: Up to a constant.
@@ -209,7 +206,7 @@ def gaussian_mixture(
         weights: Positive component weights; they need not sum to one.
         means: Component means.
         factors: Lower Cholesky factors of the covariances, positive on the diagonal.
-        trainable: Whether training may move the mixture; frozen otherwise.
+        trainable: Whether the mixture is trained; frozen otherwise.
 
     Example:
         >>> import numpy as np
@@ -225,7 +222,7 @@ def gaussian_mixture(
 
 def _require_positive(name: str, values: np.ndarray) -> None:
     if not (np.isfinite(values).all() and (values > 0).all()):
-        raise InputError(f"{name} must be positive and finite, got others; check the mixture")
+        raise InputError(f"{name} must be positive and finite; check the mixture")
 
 
 def wide_gaussian(dim: int, *, scale: float = WIDE_SCALE) -> AbstractDistribution:
@@ -259,10 +256,10 @@ def uniform_box(low: Vector, high: Vector) -> AbstractDistribution:
 
 @final
 class Grid(AbstractDistribution):
-    """Equal cells over the unit cube, with a mass each, and even within a cell.
+    """Equal cells over the unit cube with a mass each; uniform within a cell.
 
     A row is drawn one coordinate after the other, each from its distribution given those
-    before it, so that single precision meets the bins of one axis and not all cells.
+    before it, so that single precision must resolve only the bins of one axis, not all cells.
 
     Args:
         masses: One axis per column; not negative, with a positive sum.
@@ -338,14 +335,14 @@ class ProductGrid(AbstractDistribution):
 
 
 def fitting_masses(values: Float[np.ndarray, "..."], *, total: float) -> Float[np.ndarray, "..."]:
-    """Noisy values turned into shares: the nearest ones that are not negative.
+    """Project noisy values onto the simplex: the nearest non-negative masses.
 
-    Where the positive values sum to more than ``total``, which they do since negative noise
-    is cut off and positive noise is not, a constant is taken from all of them, so
-    that they sum to it: the projection onto the simplex. Faint cells fall to zero.
+    Where the positive values sum to more than ``total``, as they do because negative values are set
+    to zero, a constant is subtracted from all of them so that they sum to ``total``. Small values
+    become zero.
 
     Guarantee:
-        Reads noisy values alone.
+        Reads only noisy values.
 
     Example:
         >>> fitting_masses(np.array([5.0, 1.0, -2.0]), total=4.0).tolist()
@@ -357,7 +354,7 @@ def fitting_masses(values: Float[np.ndarray, "..."], *, total: float) -> Float[n
 
 
 def _excess(values: Float[np.ndarray, " cells"], total: float) -> float:
-    """What to take from all values so that the positive rest sums to ``total``."""
+    """The constant to subtract so that the positive rest sums to ``total``."""
     ordered = np.sort(values)[::-1]
     levels = (np.cumsum(ordered) - total) / np.arange(1, len(ordered) + 1)
     return float(levels[np.flatnonzero(ordered > levels)[-1]])
@@ -373,7 +370,7 @@ def _shares(masses: np.ndarray, *, axis: int | None) -> np.ndarray:
 
 
 def _relative(marginal: np.ndarray) -> np.ndarray:
-    """Shares of the last axis given the earlier ones; even where there is no mass."""
+    """Shares of the last axis given the earlier ones; uniform where there is no mass."""
     sums = marginal.sum(axis=-1, keepdims=True)
     even = 1 / marginal.shape[-1]
     return np.where(sums > 0, marginal / np.where(sums > 0, sums, 1.0), even)

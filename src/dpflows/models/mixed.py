@@ -96,7 +96,7 @@ class MixedDensity(eqx.Module):
         if tuple(column.size for column in self.columns) != self.network.sizes:
             raise InputError("columns must have the merged bins that the network knows")
         if sorted(self.order) != list(range(len(self.columns))):
-            raise InputError("order must name every column once")
+            raise InputError("order must contain every column once")
 
     @property
     def dim(self) -> int:
@@ -119,12 +119,12 @@ class MixedDensity(eqx.Module):
     def sample_given(
         self, key: PRNGKeyArray, given: Float[np.ndarray, "n columns"]
     ) -> tuple[Float[np.ndarray, "n columns"], Float[np.ndarray, " n"]]:
-        """One row for each given one, whose entries that are not negative it shares.
+        """Complete each given row: non-negative entries are kept, the others are drawn.
 
         Returns:
-            The rows, and the logarithm of their weights: how likely the given entries are
-            after what the network drew before them. The rows follow the conditional density
-            once they are weighted so; weights are alike if the given columns come first.
+            The rows, and the logarithm of their weights: the probability of the given entries, each
+            given the entries before it. Weighted by them, the rows follow the conditional density;
+            the weights are equal if the given columns come first.
         """
         parts = [self._drawn(k, given[i : i + CHUNK]) for k, i in _chunks(key, len(given))]
         rows, weights = zip(*parts, strict=True) if parts else ((), ())

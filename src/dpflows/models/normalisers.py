@@ -1,9 +1,8 @@
-"""Maps that bring columns to comparable units, in double precision on the host.
+"""Normalisers: maps that bring columns to comparable units, in double precision on the host.
 
-Columns far from zero (dates, amounts) would lose their digits in float32, so rows are
-normalised before they meet the model.
-
-Bend a column into a Gaussian, given how many rows lie below each of many edges.
+Columns far from zero (dates, amounts) would lose digits in float32, so rows are normalised
+before they reach the model. ``Scaling`` is affine; ``Curves`` transform each column to
+approximately a standard Gaussian, given the number of rows below each of many edges.
 """
 
 import abc
@@ -33,11 +32,11 @@ class Normaliser(eqx.Module):
 
     @abc.abstractmethod
     def apply(self, x: Rows) -> Rows:
-        """Rows in their own units to normalised rows."""
+        """Normalise rows in their original units."""
 
     @abc.abstractmethod
     def undo(self, z: Rows) -> Rows:
-        """Normalised rows back to their own units."""
+        """Convert normalised rows back to their original units."""
 
     @abc.abstractmethod
     def log_det(self, x: Rows) -> Float[np.ndarray, " n"]:
@@ -45,11 +44,11 @@ class Normaliser(eqx.Module):
 
     @abc.abstractmethod
     def then(self, scaling: "Scaling") -> "Normaliser":
-        """This map and then a scaling, as one."""
+        """This map followed by a scaling, as one map."""
 
     @abc.abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """What ``normaliser_from`` needs to build it again."""
+        """The arrays from which ``normaliser_from`` restores it."""
 
 
 @final
@@ -84,7 +83,7 @@ class Scaling(Normaliser):
 
     @classmethod
     def identity(cls, dim: int) -> "Scaling":
-        """Leaves ``dim`` columns as they are."""
+        """The identity on ``dim`` columns."""
         return cls(np.zeros(dim), np.ones(dim))
 
     @property
@@ -176,7 +175,7 @@ class Curve(eqx.Module):
 
 
 class _Place:
-    """The piece of a curve that each value lies on."""
+    """The interval of a curve that contains each value."""
 
     def __init__(
         self, curve: Curve, index: np.ndarray, value: Float[np.ndarray, " n"], knots: Knots
@@ -226,7 +225,7 @@ class Curves(Normaliser):
         return np.sum(slopes, axis=0)
 
     def then(self, scaling: Scaling) -> "Curves":
-        """Curves of other heights."""
+        """Curves with rescaled heights."""
         heights = zip(self.curves, scaling.shift, scaling.scale, strict=True)
         return Curves([Curve(curve.x, (curve.z - a) / b) for curve, a, b in heights])
 
@@ -240,7 +239,7 @@ class Curves(Normaliser):
 
 
 def normaliser_from(arrays: dict[str, np.ndarray]) -> Normaliser:
-    """Build again what ``arrays`` described; the content may be hostile.
+    """Restore a normaliser from ``arrays``, whose content may be hostile.
 
     Example:
         >>> normaliser_from(Scaling.identity(2).arrays()).dim
@@ -254,7 +253,7 @@ def normaliser_from(arrays: dict[str, np.ndarray]) -> Normaliser:
         or not (lengths >= 2).all()
         or not (lengths.sum() == knots.size == heights.size and knots.ndim == heights.ndim == 1)
     ):
-        raise InputError("the curves in the file do not fit together")
+        raise InputError("the curves in the file are inconsistent")
     cuts = np.cumsum(lengths)[:-1]
     parts = zip(np.split(knots, cuts), np.split(heights, cuts), strict=True)
     return Curves([Curve(x, z) for x, z in parts])
@@ -284,16 +283,16 @@ Edges = Float[np.ndarray, " edges"]
 
 
 def gaussian_curve(edges: Edges, below: Edges, *, parts: int) -> Curve:
-    """The curve that turns a column of this distribution into a standard Gaussian, nearly.
+    """The curve that maps a column of this distribution approximately to a standard Gaussian.
 
-    Knots are the edges nearest to ``parts`` quantiles. Beyond the outermost the tails are
-    taken to fall off exponentially, at the rate seen just inside, so that a distant bound
-    does not squeeze the rows next to it.
+    Knots are the edges nearest to ``parts`` quantiles. Beyond the outermost, tails are assumed to
+    decay exponentially, at the rate observed just inside, so that a distant bound does not compress
+    the rows next to it.
 
     Args:
-        edges: Increasing places.
+        edges: Increasing positions.
         below: How many rows lie below each; increases from zero, and may be noisy.
-        parts: How many parts of equal mass to tell apart.
+        parts: Number of parts of equal mass.
 
     Guarantee:
         Post-processing of ``below``.
@@ -349,5 +348,5 @@ class _Column:
 
 
 def _climbing(z: Edges) -> Edges:
-    """Heights that increase by at least a little."""
+    """Heights made strictly increasing."""
     return np.maximum.accumulate(z) + 1e-4 * np.arange(len(z))

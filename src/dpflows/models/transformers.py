@@ -1,11 +1,8 @@
-"""A rational-quadratic spline that stays finite in float32.
+"""Scalar transformers, whose parameters a conditioner network gives, and ``Columnwise``.
 
-Scalar maps whose parameters a conditioner network writes.
-
-They are frozen dataclasses, hence hashable by value: two flows of one architecture
-share their compiled code.
-
-An autoregressive map with a small network of its own for every column.
+Transformers are frozen dataclasses, hence hashable by value: two flows of one architecture
+share their compiled code. ``Spline`` is a rational-quadratic spline that stays finite in
+float32. ``Columnwise`` is an autoregressive map with a separate small network per column.
 """
 
 import abc
@@ -155,12 +152,12 @@ TransformerName = Literal[
 
 
 class Transformer(abc.ABC):
-    """Turns a parameter vector into a scalar bijection; zeros give the identity."""
+    """Maps a parameter vector to a scalar bijection; zeros give the identity."""
 
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """How many parameters one column needs."""
+        """Number of parameters per column."""
 
     @abc.abstractmethod
     def __call__(self, params: Float[Array, " size"]) -> AbstractBijection:
@@ -171,7 +168,7 @@ class Transformer(abc.ABC):
         return self(jnp.zeros(self.size))
 
     def elementwise(self, dim: int) -> AbstractBijection:
-        """One independent copy per column with free parameters, for rows too short to condition."""
+        """One independent copy per column with free parameters, for flows without a conditioner."""
         return Vmap(eqx.filter_vmap(self)(jnp.zeros((dim, self.size))), in_axes=eqx.if_array(0))
 
 
@@ -258,10 +255,10 @@ class RationalQuadratic(Transformer):
 @final
 @dataclasses.dataclass(frozen=True)
 class AffineSpline(Transformer):
-    """A bounded affine map, then a spline: the column is brought to the spline's interval.
+    """A bounded affine map, which brings the column to the spline's interval, then a spline.
 
-    A spline alone must spend its knots on moving and scaling a column before it can
-    bend it, which noisy training does slowly.
+    A spline alone would use its knots for shifting and scaling a column, which noisy training
+    learns slowly.
 
     Example:
         >>> AffineSpline(RationalQuadratic(knots=8, interval=4.0)).size
@@ -291,18 +288,18 @@ _START = 0.01
 
 @final
 class Columnwise(RowMap):
-    """Each column's scalar map is written by one hidden layer over the columns before it.
+    """An autoregressive map whose columns each have a separate network with one hidden layer.
 
-    A masked network (MADE, Germain et al. 2015) shares its hidden units among the columns.
-    Here no weight serves two columns, so that the Fisher information is block diagonal by
-    column, which natural-gradient training uses, and a column is sampled by evaluating its own
-    network alone.
+    A masked network (MADE, Germain et al. 2015) shares its hidden units among the columns. Here no
+    weight is shared by two columns, so that the Fisher information is block diagonal by column,
+    which natural-gradient training uses, and a column is sampled by evaluating only its own
+    network.
 
     Args:
         dim: Number of columns.
         width: Hidden units of each column's network.
         transformer: The scalar map.
-        key: Where the initial weights come from.
+        key: Random key of the initial weights.
 
     Example:
         >>> from dpflows.models.transformers import Affine
@@ -331,7 +328,7 @@ class Columnwise(RowMap):
         self.cond_shape = None
 
     def forward(self, x: Array) -> tuple[Array, Array]:
-        """All networks at once."""
+        """Evaluate all networks at once."""
         seen = x * _visible(len(x))
         params = jax.vmap(_network)(self.hidden, self.outputs, seen, jnp.arange(len(x)) > 0)
         values, log_dets = jax.vmap(self._column)(params, x)
@@ -355,17 +352,17 @@ class Columnwise(RowMap):
 
 
 def _network(hidden: Layer, outputs: Layer, seen: Array, has_input: Array) -> Array:
-    """One column's parameters; of the first column, which sees nothing, the biases alone."""
+    """One column's parameters; for the first column, which has no inputs, only the biases."""
     return outputs(jnp.tanh(hidden(seen)) * has_input)
 
 
 def _visible(dim: int) -> Float[np.ndarray, "dim dim"]:
-    """Which columns each column's network sees: those before it."""
+    """The mask of inputs of each column's network: the columns before it."""
     return np.tri(dim, k=-1, dtype=np.float32)
 
 
 def _stacked(weight: Float[Array, "d out in"], bias: Float[Array, "d out"]) -> eqx.nn.Linear:
-    """Dense layers in one, the first axis numbering them."""
+    """Dense layers stacked along the first axis."""
     _, out, inputs = weight.shape
     hollow = eqx.filter_eval_shape(eqx.nn.Linear, inputs, out, key=jr.key(0))
     return eqx.tree_at(lambda layer: (layer.weight, layer.bias), hollow, (weight, bias))

@@ -1,1 +1,1 @@
-"""Stages that release something from private rows, and plans that are made of them."""
+"""Stages that make releases from private rows, and the plans that are composed of them."""

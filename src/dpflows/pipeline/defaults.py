@@ -1,7 +1,7 @@
-"""The public rule: settings from the budget and the table's shape.
+"""The public rule: default settings from the budget and the shape of the table.
 
-Derived by measurement; ``docs/defaults.md`` has the figures behind each line. The
-rule reads no row, so following it costs no privacy.
+The defaults were found by measurement; ``docs/defaults.md`` has the figures behind each of
+them. The rule reads no row, so following it costs no privacy.
 """
 
 import math
@@ -25,7 +25,7 @@ Shape: TypeAlias = Architecture | CellShape
 
 
 class CellDefaults(NamedTuple):
-    """Settings of a network of cells that need no tuning."""
+    """Default settings of an autoregressive network."""
 
     shape: CellShape
     batch_size: int
@@ -34,7 +34,7 @@ class CellDefaults(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """Settings that need no tuning; natural gradient has no learning rate."""
+    """Default settings of a flow; natural gradient has no learning rate."""
 
     architecture: Architecture
     batch_size: int
@@ -85,8 +85,8 @@ _WEIGHTS_PER_ROW = 1.0
 def natural_defaults(budget: Budget, *, rows: int, columns: int) -> Defaults:
     """The settings of natural-gradient training.
 
-    The excess of noise grows with the square of the number of weights over mu times the
-    number of rows, and that of chance with the number of weights over the number of rows: the
+    The excess loss due to noise grows with the square of the number of weights over mu times the
+    number of rows, and that due to sampling with the number of weights over the number of rows: the
     network is the widest that keeps both small and whose Fisher information is computed exactly.
 
     Example:
@@ -111,12 +111,12 @@ def natural_defaults(budget: Budget, *, rows: int, columns: int) -> Defaults:
 
 
 def natural_samples(batch_size: int) -> int:
-    """How many samples of the model a step should take for batches of this size."""
+    """The number of model samples per step for batches of this size."""
     return _MOST_SAMPLES if batch_size > _MANY_DRAWN else _FEWEST_SAMPLES
 
 
 def _affordable(weights: float, columns: int) -> Architecture:
-    """The widest network of at most so many weights, or the narrowest."""
+    """The widest network with at most this many weights, or the narrowest."""
     shapes = [Architecture("columnwise", width=w, depth=1, blocks=3, knots=4) for w in _WIDTHS]
     fitting = [
         s for s in shapes if s.weights(columns) <= weights and _network(s, columns) <= MOST_EXACT
@@ -150,14 +150,14 @@ def cell_defaults(budget: Budget, *, rows: int) -> CellDefaults:
 
 
 def expected_seconds(shape: Shape, *, columns: int, slots: int, steps: int) -> float:
-    """About how long a run takes on two cores, compilation included."""
+    """Estimated seconds of a run on two cores, including compilation."""
     return 10 + steps * (3e-4 + slots * 4e-10 * shape.weights(columns))
 
 
 def natural_seconds(
     shape: Architecture, *, columns: int, slots: int, samples: int, steps: int
 ) -> float:
-    """About how long a run of natural-gradient steps takes on two cores."""
+    """Estimated seconds of a natural-gradient run on two cores."""
     networks, weights = shape.blocks * columns, _network(shape, columns)
     if weights > MOST_EXACT:  # Kronecker factors
         each = networks * (1 + shape.width / 64) * (3e-7 * slots + 1e-6 * samples)
@@ -167,7 +167,7 @@ def natural_seconds(
 
 
 def natural_megabytes(shape: Architecture, *, columns: int, samples: int) -> float:
-    """About how much memory a run of natural-gradient steps needs beyond the rows."""
+    """Estimated megabytes of a natural-gradient run, beyond the rows."""
     networks, weights = shape.blocks * columns, _network(shape, columns)
     parts = 3 * samples * (columns + 2 * shape.width + shape.scalar_map().size)
     exact = 4 * weights**2 + 3 * 1024 * weights if weights <= MOST_EXACT else 0
@@ -175,5 +175,5 @@ def natural_megabytes(shape: Architecture, *, columns: int, samples: int) -> flo
 
 
 def expected_megabytes(shape: Shape, *, columns: int, slots: int) -> float:
-    """About how much memory a run needs beyond the rows."""
+    """Estimated megabytes of a run, beyond the rows."""
     return (16 * shape.weights(columns) + 4 * 3 * slots * shape.activations(columns)) / 2**20

@@ -1,10 +1,11 @@
-"""Bounds and categories that nobody declared, found by a share of the budget.
+"""The domain of a table: what is declared about it, and the discovery of what is not.
 
-What is declared about a table, and the stage that brings its rows into the declared domain.
+``TableSpec`` holds the declarations. The stage ``EncodeRows`` finds undeclared bounds and
+categories with a share of the budget and encodes the rows in the resulting domain.
 
 Guarantee:
     The domain comes from declarations, or from noisy counts whose events are part of the
-    plan; never from the rows alone. A column about which nothing is declared is refused.
+    plan; never from the rows directly. A column about which nothing is declared is refused.
     Kinds are declared, too: without a schema all columns are continuous, whatever the types
     are that the table gives them.
 """
@@ -37,7 +38,7 @@ from dpflows.training.checkpoints import Before
 @final
 @dataclasses.dataclass(frozen=True)
 class Discovery:
-    """The search for what is not declared.
+    """The discovery of undeclared bounds and categories.
 
     Args:
         share: Of epsilon, divided evenly over the columns in ``gaps``; and of delta,
@@ -46,9 +47,9 @@ class Discovery:
         gaps: The places of undeclared columns, and whether each holds labels.
 
     Guarantee:
-        ``find`` releases what ``events`` lists and nothing else. Together they cost at most
-        the share of epsilon and, if there are labels, the share of delta. A label that one
-        single row holds is shown with a chance of at most the column's part of delta.
+        ``find`` releases what ``events`` lists and nothing else. Together they cost at most the
+        share of epsilon and, if there are labels, the share of delta. A label of a single row is
+        released with probability at most the column's part of delta.
 
     Example:
         >>> schema = Schema((Column("age", "integer"), Column("sex", "categorical")))
@@ -63,17 +64,17 @@ class Discovery:
 
     @property
     def scale(self) -> float:
-        """Of the noise on every count."""
+        """Scale of the noise on every count."""
         epsilon = self.share * self.budget.epsilon
         return len(self.gaps) * COUNTING.under(self.budget.neighbours) / epsilon
 
     @property
     def delta(self) -> float:
-        """The chance that a column shows a label of one single row."""
+        """The probability that a label of a single row is released."""
         return self.share * self.budget.delta / sum(is_labelled for _, is_labelled in self.gaps)
 
     def events(self) -> tuple[Event, ...]:
-        """What the search will cost; nothing if all is declared or nothing is private."""
+        """The events of the search; none if all is declared or the budget is unlimited."""
         if not self.budget.is_private:
             return ()
         return tuple(self._event(place, is_labelled) for place, is_labelled in self.gaps)
@@ -86,7 +87,7 @@ class Discovery:
         return ApproximateEvent(epsilon=epsilon, delta=self.delta, purpose=purpose)
 
     def find(self, table: Table, entropy: Entropy) -> Schema:
-        """The table's schema with what was found in it."""
+        """The schema completed by what was found."""
         schema, described = table.schema, []
         for place, is_labelled in self.gaps:
             column = schema.columns[place]
@@ -133,7 +134,7 @@ def gaps_of(schema: Schema) -> tuple[tuple[int, bool], ...]:
 
 
 def _labelled(column: Column, counts: dict[str, int]) -> Column | None:
-    """The column with the labels that were found, the most frequent ones if they are many."""
+    """The column with the found labels, only the most frequent if there are many."""
     other = () if column.other is None else (column.other,)
     known = [label for label in counts if label not in other]
     if len(known) + len(other) > MOST_LABELS:
@@ -151,8 +152,8 @@ def _labelled(column: Column, counts: dict[str, int]) -> Column | None:
 def _nothing(label: str, is_labelled: bool) -> BudgetError:
     things = "categories" if is_labelled else "bounds"
     return BudgetError(
-        f"no {things} of {label} stood out from the noise, and the share for finding them is "
-        "spent; declare them, or give a larger share"
+        f"no {things} of {label} could be found above the noise, and the share for finding them is "
+        "spent; declare them, or use a larger discover share"
     )
 
 
@@ -160,19 +161,19 @@ def _purpose(place: int, is_labelled: bool) -> str:
     return f"{'categories' if is_labelled else 'bounds'} of column {place + 1}"
 
 
-VALUES_READ_STAMP = "NOT PRIVATE: bounds were read from the rows and not paid for"
+VALUES_READ_STAMP = "NOT PRIVATE: bounds were read from the rows without a privacy budget"
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class TableSpec:
-    """What a curator says about a table before anybody reads it.
+    """The curator's declarations about a table, made before it is read.
 
     Args:
-        schema: What the columns mean; without one every column is continuous.
-        bounds: ``(low, high)`` of the columns instead, numbers or one per column.
-        discover: The share of epsilon, and of delta if there are labels, that may find
-            bounds and categories where none are declared.
+        schema: The schema; without one every column is continuous.
+        bounds: ``(low, high)`` of the columns instead of a schema, numbers or one per column.
+        discover: The share of epsilon, and of delta if there are labels, spent on finding
+        undeclared bounds and categories.
         mixed: Whether the estimator models columns of all kinds, missing cells and
             constraints; they must be declared in a schema.
 
@@ -202,7 +203,9 @@ class TableSpec:
     ) -> "TableSpec":
         """The declarations, with the schema read from its file, once."""
         if schema is not None and bounds is not None:
-            raise InputError("declare the bounds once: in the schema or as bounds, not both")
+            raise InputError(
+                "bounds must be declared only once: in the schema or as bounds, not both"
+            )
         if isinstance(schema, str | os.PathLike):
             schema = Schema.read(schema)
         if schema is not None and not isinstance(schema, Schema):
@@ -211,20 +214,20 @@ class TableSpec:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the schema declares more than numbers."""
+        """Whether the schema declares other kinds than numbers."""
         return self.schema is not None and self.schema.is_mixed
 
     def count(self, columns: int | None) -> int:
-        """How many columns a table has; the schema knows, else the caller must say."""
+        """The number of columns, from the schema or else from the caller."""
         declared = None if self.schema is None else len(self.schema.columns)
         if columns is None and declared is None:
-            raise InputError("columns must be given where no schema declares them")
+            raise InputError("columns must be given if no schema declares them")
         if columns is not None and declared not in (None, columns):
             raise InputError(f"columns must be {declared} as in the schema, got {columns}")
         return columns if declared is None else declared  # type: ignore[return-value]
 
     def domain(self, budget: Budget, columns: int, *, mixed: bool = False) -> "EncodeRows":
-        """The stage that finds what is not declared and encodes the rows."""
+        """The stage that completes the declarations and encodes the rows."""
         if self.discover is None:
             return EncodeRows(None, mixed)
         if self.schema is not None:
@@ -235,11 +238,11 @@ class TableSpec:
 
     @unquoted
     def read(self, source: Any) -> Table:
-        """Read a table and attach what is declared about it.
+        """Read a table according to the declarations.
 
         Raises:
-            InputError: The estimator does not model a kind that is declared, or something
-                is neither declared nor to be discovered; before anything is paid.
+            InputError: The estimator does not model a kind that is declared, or something is
+            neither declared nor to be discovered; nothing is charged then.
         """
         table = read_table(as_source(source), self.schema)
         if self.schema is None and self.bounds is not None:
@@ -261,7 +264,7 @@ class EncodeRows(Stage):
         mixed: Whether rows become bins of columns of any kind, or points of a box.
 
     Guarantee:
-        Releases what the search lists. Encoding is row by row and stays inside.
+        Releases what the search lists. Encoding is row by row and is not released.
     """
 
     discovery: Discovery | None
@@ -271,7 +274,7 @@ class EncodeRows(Stage):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What the search costs."""
+        """The events of the search."""
         return () if self.discovery is None else self.discovery.events()
 
     def run(self, work: Work) -> Work:
@@ -329,7 +332,7 @@ def read_bounds(bounds: Any, columns: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stamps_of(schema: Schema) -> tuple[str, ...]:
-    """What a schema alone marks a fit with.
+    """The stamps that a schema causes.
 
     Example:
         >>> stamps_of(Schema.from_bounds([0], [1]))
@@ -339,9 +342,9 @@ def stamps_of(schema: Schema) -> tuple[str, ...]:
 
 
 def as_source(X: Any) -> Any:
-    """Nested lists as an array of objects; tables that no estimator takes are refused.
+    """Nested lists as an array of objects; unsupported tables are refused.
 
-    An array of one type would turn all numbers into text where one cell is text.
+    With a single type, one text cell would turn all numbers into text.
     """
     source = np.array(X, dtype=object) if isinstance(X, list | tuple) else X
     if issparse(source):
@@ -353,7 +356,7 @@ def as_source(X: Any) -> Any:
 
 @unquoted
 def rows_to_score(X: Any, schema: Schema, estimator: str) -> Table:
-    """Rows to be asked about, read as those of the fit were.
+    """Rows to score, read as those of the fit were.
 
     Example:
         >>> rows_to_score([[0.5], [0.7]], Schema.from_bounds([0], [1]), "DPFlow").rows
@@ -366,7 +369,7 @@ def rows_to_score(X: Any, schema: Schema, estimator: str) -> Table:
 
 
 def require_columns(found: int, expected: int, estimator: str) -> None:
-    """Refuse an array whose columns cannot be those of the fit."""
+    """Refuse an array with another number of columns than the fit."""
     if found != expected:
         raise InputError(
             f"X has {found} features, but {estimator} is expecting {expected} features as input"
@@ -374,5 +377,5 @@ def require_columns(found: int, expected: int, estimator: str) -> None:
 
 
 def feature_names(form: Form, schema: Schema) -> Sequence[str] | None:
-    """Column names where the table had names of its own."""
+    """The column names, if the table has names."""
     return None if form.kind == "numpy" or form.has_integer_labels else schema.names

@@ -1,14 +1,14 @@
-"""A Gaussian-mixture prior that a flow starts from, fitted with a share of the budget or given.
+"""Initialisation of a flow: its mixture prior, and data-dependent ActNorm layers.
 
-The prior's own location and spread then normalise the columns, which costs nothing more.
+The prior of a flow is a Gaussian mixture, fitted with a share of the budget or given; its mean
+and standard deviation then normalise the columns at no further cost.
 
-The untrained flow, and a data-dependent start of its ActNorm layers (the paper's DP-NF-INIT).
-
-The paper adds Laplace noise to the mean and to the standard deviation of each layer's
-inputs, with sensitivities of the order of one over the number of rows. That is right for a
-mean, but a standard deviation can move by one over its square root, and all columns of a
-layer move together. Here noise goes on clipped sums, and the deviation is formed from
-them. The paper's formula is kept for comparison, under a name that says what it is.
+The ActNorm layers may be initialised from the data (DP-NF-INIT of the paper). The paper adds
+Laplace noise to the mean and to the standard deviation of each layer's inputs, with
+sensitivities of the order of one over the number of rows. That is right for a mean, but a
+standard deviation can change by one over the square root of the number of rows, and all columns
+of a layer change together. Here noise is added to clipped sums, from which the standard
+deviation is computed. The paper's formula is kept for comparison as ``paper-not-private``.
 """
 
 import dataclasses
@@ -49,12 +49,12 @@ Arrays = dict[str, np.ndarray]
 
 
 class Prior(Stage):
-    """A stage that gives the flow a mixture to start from."""
+    """A stage that gives the flow its prior, a mixture."""
 
     is_kept = True
 
     def keep(self, work: Work) -> Before:
-        """The prior; the normaliser that it added to is kept with the normaliser's stage."""
+        """The prior; the normaliser that it extends is stored with the normaliser's stage."""
         return {}, prior_arrays(work.prior)
 
     def resume(self, work: Work, kept: Before) -> Work:
@@ -75,7 +75,7 @@ class FitPrior(Prior):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What the mixture costs."""
+        """The events of the mixture."""
         return self.plan.events
 
     def run(self, work: Work) -> Work:
@@ -92,11 +92,11 @@ class FitPrior(Prior):
 @final
 @dataclasses.dataclass(frozen=True)
 class GivenPrior(Prior):
-    """A mixture that is there already, in the units of the rows.
+    """A mixture that was fitted before, in the units of the rows.
 
     Attributes:
         mixture: The prior.
-        spent: What fitting it cost the same people.
+        spent: The events of its fit to the same people.
     """
 
     mixture: Mixture
@@ -104,7 +104,7 @@ class GivenPrior(Prior):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What it cost already."""
+        """The events of its fit."""
         return self.spent
 
     def run(self, work: Work) -> Work:
@@ -119,18 +119,18 @@ class GivenPrior(Prior):
         return {}, prior_arrays(work.prior) | needed(work.normaliser).arrays()
 
     def resume(self, work: Work, kept: Before) -> Work:
-        """What is given needs not be released again."""
+        """A given prior is not released again."""
         return self.run(work)
 
 
 def prior_arrays(prior: Mixture | None) -> Arrays:
-    """A prior by the names it has in a file."""
+    """The arrays of a prior by name, as in a file."""
     parts = {} if prior is None else dataclasses.asdict(prior)
     return {_MARK + name: array for name, array in parts.items()}
 
 
 def prior_from(arrays: Arrays) -> Mixture | None:
-    """The prior that ``prior_arrays`` described; the content may be hostile.
+    """Restore a prior from ``prior_arrays``, whose content may be hostile.
 
     Example:
         >>> prior_from(prior_arrays(None)) is None
@@ -141,10 +141,10 @@ def prior_from(arrays: Arrays) -> Mixture | None:
 
 
 def prior_share(budget: Budget, *, columns: int) -> float:
-    """The public rule: the part of the squared Gaussian budget that a prior should get.
+    """The public rule: the share of the squared Gaussian budget for a prior.
 
-    All of it where columns are few or there is no noise; none elsewhere, where the flow starts from
-    a single Gaussian.
+    All of it for few columns or without noise; otherwise none, and the flow starts from a single
+    Gaussian.
 
     Example:
         >>> prior_share(Budget(1.0, 1e-5), columns=2)
@@ -156,9 +156,10 @@ def prior_share(budget: Budget, *, columns: int) -> float:
 
 
 def gaussian_share(budget: Budget, *, rows: int, columns: int) -> float:
-    """The public rule: the part of the squared Gaussian budget for a Gaussian to start from.
+    """The public rule: the share of the squared Gaussian budget for an initial Gaussian.
 
-    More where its moments are many for the rows, and noise would keep a flow from mending it.
+    More if it has many moments for the number of rows, since noise would prevent a flow from
+    correcting them.
 
     Example:
         >>> gaussian_share(Budget(1.0, 1e-5), rows=24_000, columns=10)
@@ -172,7 +173,7 @@ def gaussian_share(budget: Budget, *, rows: int, columns: int) -> float:
 
 
 def standardised(mixture: Mixture) -> tuple[Scaling, Mixture]:
-    """The scaling by a mixture's own mean and deviation, and the mixture in its units.
+    """The scaling by a mixture's mean and standard deviation, and the scaled mixture.
 
     Example:
         >>> mixture = Mixture(np.ones(1), np.full((1, 1), 5.0), np.full((1, 1, 1), 2.0))
@@ -207,19 +208,19 @@ Rows = Float[np.ndarray, "rows columns"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Initialisation:
-    """A planned start of the ActNorm layers.
+    """A planned initialisation of the ActNorm layers.
 
     Args:
         name: One of ``INITIALISATIONS``.
-        layers: How many there are.
+        layers: Number of ActNorm layers.
         columns: Number of columns.
         noise: Standard deviation on each clipped sum of a layer, in rows.
-        budget: The total, which only the paper's formula looks at.
+        budget: The total budget, used only by the paper's formula.
 
     Guarantee:
         ``start`` releases exactly ``events``, one Gaussian release per layer. With
-        ``paper-not-private`` it releases more than any event covers, and
-        ``PAPER_STAMP`` must be written on the result.
+        ``paper-not-private`` it releases more than any event covers, and the result must carry
+        ``PAPER_STAMP``.
 
     Example:
         >>> plan = plan_initialisation("private", Budget(1.0, 1e-5), layers=5, columns=2)
@@ -263,7 +264,7 @@ class Initialisation:
         return found.mean, np.maximum(found.deviation, self._hidden(found.count))
 
     def _hidden(self, count: float) -> float:
-        """The deviation that noise could hide: a smaller one would blow the layer up."""
+        """The deviation that noise could hide; a smaller divisor would blow up the layer."""
         doubt = self.noise / max(count, 1.0)
         return max(_LEAST_SCALE, min(1.0, CLIP * math.sqrt(doubt) / 2))
 
@@ -291,9 +292,9 @@ def plan_initialisation(
     Args:
         name: One of ``INITIALISATIONS``.
         budget: The total.
-        layers: How many ActNorm layers there are.
+        layers: Number of ActNorm layers.
         columns: Number of columns.
-        share: The part of the squared Gaussian budget it may spend.
+        share: The share of the squared Gaussian budget it may spend.
     """
     check_choice("initialisation", name, INITIALISATIONS)
     unit = moments_sensitivity(columns)
@@ -307,12 +308,12 @@ def plan_initialisation(
 @final
 @dataclasses.dataclass(frozen=True)
 class BuildFlow(Stage):
-    """Build a flow over the box, with the uniform background on the box, and start it.
+    """Build a flow with a uniform background over the box, and initialise it.
 
     Attributes:
-        architecture: The flow; ``None`` where the prior itself is the model.
-        initialisation: How its ActNorm layers start.
-        trainable_prior: Whether training may move the prior.
+        architecture: The flow; ``None`` if the prior itself is the model.
+        initialisation: The initialisation of its ActNorm layers.
+        trainable_prior: Whether the prior is trained.
 
     Guarantee:
         Releases what the initialisation lists.
@@ -324,11 +325,11 @@ class BuildFlow(Stage):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What the initialisation costs."""
+        """The events of the initialisation."""
         return () if self.architecture is None else self.initialisation.events
 
     def run(self, work: Work) -> Work:
-        """Build and start; a run that goes on from kept steps needs no start of its own."""
+        """Build and initialise; a run that resumes from saved steps is not initialised again."""
         keep_compiled_programs()
         normaliser = needed(work.normaliser)
         points = normaliser.apply(needed(work.rows))

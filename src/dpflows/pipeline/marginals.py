@@ -6,8 +6,8 @@ column, or of its pairs with the target, for the model to be raked to.
 
 Guarantee:
     The bins of every column are merged by noisy counts, and the merged bins are counted with
-    noise; both releases are the stage's events. What is raked to them after training, and where
-    training starts, follows from those.
+    noise; both releases are the stage's events. The initial biases, and the raking after
+    training, follow from these releases.
 """
 
 import dataclasses
@@ -82,8 +82,8 @@ class Grouping:
         merged_noise: Of the counts of merged bins.
 
     Guarantee:
-        ``group`` and ``count`` release exactly ``events``, which follow from the columns'
-        declarations and the budget alone.
+        ``group`` and ``count`` release exactly ``events``, which follow only from the columns'
+        declarations and the budget.
     """
 
     levels: tuple[int, ...]
@@ -104,7 +104,7 @@ class Grouping:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What both releases cost."""
+        """The events of both releases."""
         released = (
             (BINS, self.bin_tables, self.bin_noise),
             (MERGED, self.merged_tables, self.merged_noise),
@@ -203,7 +203,7 @@ def plan_grouping(
 
 
 def _noise(budget: Budget, tables: int, share: float) -> float:
-    """The noise of so many tables that spends a share of the squared Gaussian budget."""
+    """The noise on the tables that spends a share of the squared Gaussian budget."""
     if tables == 0:
         return FAINT
     unit = marginals_sensitivity(tables)
@@ -234,7 +234,7 @@ def _levels_of(size: int) -> int:
 
 
 def _with_first(pairs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    """The pairs, and before them what all of them say about the first column."""
+    """The pairs, preceded by the marginal of the first column that all of them imply."""
     first = np.mean([pair.sum(axis=1) for pair in pairs], axis=0)
     return (np.tile(first, (len(first), 1)), *pairs)
 
@@ -244,7 +244,7 @@ _CELLS, _SHARES, _COUNTS = "cells-{}", "shares-{}", "counts-{}"
 
 
 def order_of(schema: Schema) -> tuple[int, ...]:
-    """The columns in the model's order: the target, then the others as they are declared.
+    """The columns in the model's order: the target, then the others as declared.
 
     Example:
         >>> from dpflows.table.columns import Column
@@ -263,7 +263,7 @@ class CountMarginals(Stage):
     """Merge rare bins by noisy counts, and count the merged bins.
 
     Attributes:
-        grouping: The noise of both releases, and which columns are counted.
+        grouping: The noise of both releases, and the counted columns.
 
     Guarantee:
         Releases what ``grouping`` lists.
@@ -275,7 +275,7 @@ class CountMarginals(Stage):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What both releases cost."""
+        """The events of both releases."""
         return self.grouping.events
 
     def run(self, work: Work) -> Work:
@@ -304,7 +304,7 @@ class CountMarginals(Stage):
 @final
 @dataclasses.dataclass(frozen=True)
 class BuildNetwork(Stage):
-    """An autoregressive network of independent columns that have their noisy marginals."""
+    """Build an autoregressive network, initialised to independent noisy marginals."""
 
     shape: CellShape
 
@@ -325,7 +325,7 @@ class BuildNetwork(Stage):
 @final
 @dataclasses.dataclass(frozen=True)
 class RakeNetwork(Stage):
-    """Shift the trained network until its own marginals are the released ones.
+    """Rake the trained network to the released marginals.
 
     Guarantee:
         Reads the network, its samples and released counts: post-processing.

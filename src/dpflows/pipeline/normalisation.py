@@ -1,8 +1,8 @@
-"""Bring columns to comparable units before training, inside the budget.
+"""Normalisation: columns are brought to comparable units before training, within the budget.
 
-``bounds`` maps the declared box and costs nothing; ``moments`` buys the location and
-spread of every column; ``histograms`` buys every column's distribution and bends it into
-a Gaussian. A new way is one class and one line in ``NORMALISATIONS``.
+``bounds`` maps the declared box and costs nothing; ``moments`` releases the mean and the
+standard deviation of every column; ``histograms`` releases every column's distribution and
+transforms it to a Gaussian. A new method is one class and one line in ``NORMALISATIONS``.
 """
 
 import abc
@@ -36,7 +36,9 @@ SHARE = 0.05
 FAINT = 1e-3
 #: The paper's way, for comparison, and what it must be marked with.
 UNPAID = "paper-not-private"
-UNPAID_STAMP = "NOT PRIVATE: columns were standardised by their own moments, which nobody paid for"
+UNPAID_STAMP = (
+    "NOT PRIVATE: columns were standardised by their own moments, without noise or budget"
+)
 _ZOOMS = 3
 _ZOOM_REACH = 4.0
 _MOST_QUANTILES, _FEWEST_QUANTILES = 32, 4
@@ -47,12 +49,12 @@ Vector = Float[np.ndarray, " columns"]
 
 @dataclasses.dataclass(frozen=True)
 class Normalisation(Stage):
-    """A planned way to find a normaliser.
+    """A planned normalisation of the columns.
 
     Attributes:
         rows: Public number of rows.
         columns: Number of columns.
-        noise: On each sum or count it buys, in rows.
+        noise: Noise on each released sum or count, in rows.
 
     Guarantee:
         ``find`` releases exactly ``events``; they are known before a row is read.
@@ -69,7 +71,7 @@ class Normalisation(Stage):
         return work.after(normaliser=self.find(needed(work.rows), *work.box, entropy=work.entropy))
 
     def keep(self, work: Work) -> Before:
-        """The normaliser, with what a prior has added to it."""
+        """The normaliser, with the scaling of a prior."""
         return {}, needed(work.normaliser).arrays()
 
     def resume(self, work: Work, kept: Before) -> Work:
@@ -78,18 +80,18 @@ class Normalisation(Stage):
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether the noise leaves anything to see."""
+        """Whether the statistics exceed the noise."""
         return True
 
     @staticmethod
     @abc.abstractmethod
     def sensitivity(columns: int) -> Sensitivity | None:
-        """Of all it buys, stacked; None if it buys nothing."""
+        """Sensitivity of all releases, stacked; None if there are none."""
 
     @property
     @abc.abstractmethod
     def events(self) -> tuple[Event, ...]:
-        """What it costs."""
+        """The events."""
 
     @abc.abstractmethod
     def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Normaliser:
@@ -97,11 +99,11 @@ class Normalisation(Stage):
 
 
 class Unpriced(Normalisation):
-    """A way that buys nothing: it reads what is public, or else it is not private."""
+    """A normalisation without events: it reads only public values, or is not private."""
 
     @staticmethod
     def sensitivity(columns: int) -> None:
-        """Nothing is bought."""
+        """None: nothing is released."""
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -114,7 +116,7 @@ class FromBounds(Unpriced):
     """Map the declared box to [-3, 3] in every column.
 
     Guarantee:
-        Reads the public bounds alone, so it costs nothing.
+        Reads only the public bounds, so it costs nothing.
 
     Example:
         >>> rows, low, high = np.ones((5, 1)), np.array([0.0]), np.array([6.0])
@@ -129,30 +131,30 @@ class FromBounds(Unpriced):
 
 @final
 class FromMoments(Normalisation):
-    """Shift and scale by noisy means and deviations, in frames that close in on the data.
+    """Shift and scale by noisy means and deviations, in frames that shrink towards the data.
 
-    The noise is proportional to the frame, so each round clips to a frame that the last
-    one showed to be wide enough.
+    The noise is proportional to the frame, so each round clips to a frame that the last round found
+    to be wide enough.
 
     Guarantee:
         Three Gaussian releases of clipped moments; the frames follow from them.
 
     Example:
         >>> rows = np.random.default_rng().normal(0.5, 0.1, size=(5000, 1))
-        >>> way = FromMoments(5000, 1, noise=5.0)
-        >>> found = way.find(rows, np.zeros(1), np.ones(1), entropy=Entropy.from_os())
-        >>> bool(abs(found.shift[0] - 0.5) < 0.05), len(way.events)
+        >>> plan = FromMoments(5000, 1, noise=5.0)
+        >>> found = plan.find(rows, np.zeros(1), np.ones(1), entropy=Entropy.from_os())
+        >>> bool(abs(found.shift[0] - 0.5) < 0.05), len(plan.events)
         (True, 3)
     """
 
     @staticmethod
     def sensitivity(columns: int) -> Sensitivity:
-        """Of the sums of one round."""
+        """Sensitivity of the sums of one round."""
         return moments_sensitivity(columns)
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """One release per round, each with its part of the share."""
+        """One release per round, each with a part of the share."""
         unit = self.sensitivity(self.columns)
         return tuple(
             GaussianEvent(noise=self._round_noise, sensitivity=unit, purpose=_round_name(i))
@@ -160,7 +162,7 @@ class FromMoments(Normalisation):
         )
 
     def find(self, rows: Rows, low: Vector, high: Vector, *, entropy: Entropy) -> Scaling:
-        """Close in, round by round."""
+        """Shrink the frame, round by round."""
         left, right = low, high
         for i in range(_ZOOMS):
             moments = self._measure(rows, left, right, entropy, _round_name(i))
@@ -181,17 +183,17 @@ class FromMoments(Normalisation):
         ).value
 
     def _cautious(self, moments: Moments, left: Vector, right: Vector) -> Vector:
-        """The deviation, and no less than the noise could hide."""
+        """The deviation, bounded from below by the noise."""
         half, doubt = (right - left) / 2, self._round_noise / moments.count
         return np.maximum(np.sqrt(moments.deviation**2 + doubt * half**2), 1e-9 * half)
 
 
 @final
 class FromHistograms(Normalisation):
-    """Bend every column into a Gaussian by its noisy distribution.
+    """Transform every column to a Gaussian by its noisy distribution.
 
     Knots are noisy quantiles, as many as the noise allows; beyond the outermost ones the
-    tails are taken to fall off exponentially, at the rate seen just inside. Columns with
+    tails are assumed to decay exponentially, at the rate observed just inside. Columns with
     spikes, skew or gaps become smooth ones, which a flow learns with far fewer steps.
 
     Guarantee:
@@ -199,15 +201,15 @@ class FromHistograms(Normalisation):
 
     Example:
         >>> rows = np.random.default_rng().exponential(size=(5000, 1))
-        >>> way = FromHistograms(5000, 1, noise=5.0)
-        >>> curves = way.find(rows, np.zeros(1), np.full(1, 50.0), entropy=Entropy.from_os())
+        >>> plan = FromHistograms(5000, 1, noise=5.0)
+        >>> curves = plan.find(rows, np.zeros(1), np.full(1, 50.0), entropy=Entropy.from_os())
         >>> bool(abs(curves.apply(rows).std() - 1) < 0.2)
         True
     """
 
     @staticmethod
     def sensitivity(columns: int) -> Sensitivity:
-        """Of the counts of all columns."""
+        """Sensitivity of the counts of all columns."""
         return trees_sensitivity(columns)
 
     @property
@@ -227,17 +229,17 @@ class FromHistograms(Normalisation):
 
     @property
     def quantiles(self) -> int:
-        """How many parts of equal mass can be told apart from noise."""
+        """The number of parts of equal mass that exceed the noise."""
         doubt = 4 * RANK_ERROR * self.noise / self.rows
         return int(min(1 / max(doubt, 1e-9), _MOST_QUANTILES))
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether the noise leaves a few quantiles to tell apart."""
+        """Whether a few quantiles exceed the noise."""
         return self.quantiles >= _FEWEST_QUANTILES
 
     def _trusted(self, below: Float[np.ndarray, "columns edges"]) -> np.ndarray:
-        """Counts as they are, or evenly spread where noise has swallowed the column."""
+        """The counts, or uniform ones where the column is lost in noise."""
         even = np.broadcast_to(np.linspace(0, 1, below.shape[1]), below.shape)
         return np.where(below[:, -1:] < self.rows / 2, even, below)
 
@@ -247,7 +249,7 @@ class FromRows(Unpriced):
     """Standardise by the rows' own moments, as the paper does. NOT PRIVATE.
 
     Guarantee:
-        None: the moments are released unpaid. Whoever uses it must show ``UNPAID_STAMP``.
+        None: the moments are released without noise. Results must carry ``UNPAID_STAMP``.
 
     Example:
         >>> rows, low, high = np.array([[1.0], [3.0]]), np.zeros(1), np.full(1, 9.0)
@@ -282,8 +284,8 @@ def plan_normalisation(
         budget: The total.
         rows: Public number of rows.
         columns: Number of columns.
-        share: The part of the squared Gaussian budget it may spend. Where that buys only
-            noise, the declared bounds serve instead, for nothing.
+        share: The share of the squared Gaussian budget it may spend. If the statistics would be
+        lost in noise, the declared bounds are used instead, at no cost.
 
     Example:
         >>> plan_normalisation("histograms", Budget(1.0, 1e-5), rows=9000, columns=2).quantiles

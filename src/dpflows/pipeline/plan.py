@@ -1,11 +1,11 @@
 """The plan of a fit: its stages, fixed before a row is read.
 
 Guarantee:
-    A plan is computed from public numbers alone: the budget, the number of rows and columns, the
+    A plan is computed only from public numbers: the budget, the number of rows and columns, the
     declared schema and the caller's settings. ``Plan.events`` is what its stages list, in order,
-    and ``Plan.run`` runs those very stages: what is charged is what runs.
+    and ``Plan.run`` runs exactly those stages: what is charged is what runs.
 
-How much of the budget a run has spent by a given step, at no cost worth naming.
+``Odometer`` bounds the epsilon spent after each step, cheaply enough for a progress bar.
 """
 
 import dataclasses
@@ -36,19 +36,19 @@ FAINT = 1e-3
 @final
 @dataclasses.dataclass(frozen=True)
 class Plan(Spending):
-    """What a fit will do and what it will cost.
+    """The stages of a fit, with its budget and cost.
 
     Attributes:
-        budget: What may be spent.
-        accountant: Which accountant computes the cost.
+        budget: The total budget.
+        accountant: The accountant's name.
         rows: Public number of rows.
         columns: Number of columns.
-        stages: What is done, in order.
+        stages: The stages, in order.
         details: Public choices by name, ready for JSON.
-        cost: About how many seconds the fit takes on two cores and how many megabytes it needs
-            beyond the rows, where no training says it.
-        stamps: What voids the guarantee of a fit with this plan.
-        caveats: What its certificate must say besides the figures.
+        cost: Estimated seconds on two cores, and megabytes beyond the rows, of a fit without
+        training.
+        stamps: Warnings that void the guarantee of a fit with this plan.
+        caveats: Further statements of its certificate.
 
     Example:
         >>> plan = make_plan(Budget(1.0, 1e-5), rows=1000, columns=2, settings=Settings(steps=10))
@@ -69,14 +69,14 @@ class Plan(Spending):
     def __post_init__(self) -> None:
         if self.rows < 2:
             raise InputError(
-                f"rows must be at least 2, got {self.rows}; nobody can hide in a table of one"
+                f"rows must be at least 2, got {self.rows}; a table of one row cannot be protected"
             )
         if self.columns < 1:
             raise InputError(f"columns must be at least 1, got {self.columns}")
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Every release of the plan, in order; none where no privacy is asked for."""
+        """Every release of the plan, in order; none if the budget is unlimited."""
         return self.events_by(self.steps)
 
     def events_by(self, steps: int) -> tuple[Event, ...]:
@@ -90,7 +90,7 @@ class Plan(Spending):
         return tuple(event for events in made for event in events)
 
     def run(self, work: Work) -> Work:
-        """Run the stages in order; those that an earlier start of the run finished are resumed.
+        """Run the stages in order; stages that an earlier start finished are resumed.
 
         Guarantee:
             While a stage runs, mechanisms release the events that the stage lists, each once, and
@@ -109,7 +109,7 @@ class Plan(Spending):
         return work
 
     def _released(self, stages: Sequence[Stage], work: Work) -> Work:
-        """The work after stages whose releases are kept with the run."""
+        """The work after stages whose releases are saved with the run."""
         journal, declared = work.journal, work.table.schema
         if journal is None:
             for stage in stages:
@@ -134,11 +134,11 @@ class Plan(Spending):
             return stage.run(work)
 
     def guarantee(self, *, stamps: Sequence[str] = (), caveats: Sequence[str] = ()) -> Guarantee:
-        """What carrying out the plan guarantees."""
+        """The guarantee of carrying out the plan."""
         return super().guarantee(stamps=(*self.stamps, *stamps), caveats=(*self.caveats, *caveats))
 
     def with_training(self, **changes: Any) -> "Plan":
-        """The plan with other settings of its training, which must cost no more."""
+        """The plan with other training settings, which must cost no more."""
         stages = (
             dataclasses.replace(stage, **changes) if isinstance(stage, TrainModel) else stage
             for stage in self.stages
@@ -155,12 +155,12 @@ class Plan(Spending):
     def trained(self) -> TrainModel:
         """The stage that trains a model; refused if there is none."""
         if self.training is None:
-            raise InputError("the plan trains nothing: it releases statistics of the rows")
+            raise InputError("the plan has no training stage: it releases statistics of the rows")
         return self.training
 
     @property
     def steps(self) -> int:
-        """How many training steps there are."""
+        """Number of training steps."""
         return 0 if self.training is None else self.training.steps
 
     @property
@@ -170,7 +170,7 @@ class Plan(Spending):
 
     @property
     def batches(self) -> Batches:
-        """How training draws rows."""
+        """The batch sampling of training."""
         return self.trained.batches
 
     @property
@@ -180,7 +180,7 @@ class Plan(Spending):
 
     @property
     def optimizer(self) -> Descent:
-        """What training does with noisy gradients."""
+        """The optimizer of training."""
         return self.trained.optimizer
 
     @property
@@ -190,17 +190,17 @@ class Plan(Spending):
 
     @property
     def before(self) -> tuple[Event, ...]:
-        """What is released before training."""
+        """The events before training."""
         return self.events_by(0)
 
     @property
     def seconds(self) -> float:
-        """About how long the fit takes on two cores, compilation included."""
+        """Estimated seconds of the fit on two cores, including compilation."""
         return self.cost[0] if self.training is None else self.training.seconds
 
     @property
     def megabytes(self) -> float:
-        """About how much memory the fit needs beyond the rows."""
+        """Estimated megabytes of the fit, beyond the rows."""
         return self.cost[1] if self.training is None else self.training.megabytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Plan(Spending):
 
     @classmethod
     def from_dict(cls, description: dict[str, Any], budget: Budget) -> "Plan":
-        """Read back what ``to_dict`` wrote: all but how to run the stages before training."""
+        """Read back what ``to_dict`` wrote; stages before training are only recorded."""
         rows, columns = int(description["rows"]), int(description["columns"])
         is_trained = "steps" in description
         released = description["before" if is_trained else "releases"]
@@ -249,16 +249,16 @@ def make_plan(
     after: Sequence[Stage] = (),
     train: bool = True,
 ) -> Plan:
-    """A plan that trains a model with what the stages before it leave of the budget.
+    """A plan that trains a model with the budget left by the stages before.
 
     Args:
-        budget: What may be spent in total.
+        budget: The total budget.
         rows: Public number of rows.
         columns: Number of columns.
-        settings: What the caller fixed about training.
+        settings: The training settings that the caller fixed.
         before: Stages before training, inside the same budget.
         after: Stages after training, which release nothing.
-        train: Whether to train at all, where ``before`` may have spent everything.
+        train: Whether to train at all; ``before`` may spend everything.
     """
     settings = settings or Settings()
     planned = Plan(budget, settings.accountant, rows, columns, tuple(before))
@@ -280,17 +280,16 @@ def affordable_noise(
     before: Sequence[Event],
     accountant: str,
 ) -> float:
-    """The noise of a last release within the budget.
+    """The noise of a final release that exhausts the budget.
 
     Args:
         budget: The total.
         event_for: The last release with a given noise.
-        before: What is spent before it.
-        accountant: Which accountant computes the cost.
+        before: The events before it.
+        accountant: The accountant's name.
 
     Guarantee:
-        All releases together cost at most the budget. Without privacy the noise is too faint
-        to be seen.
+        All releases together cost at most the budget. Without privacy the noise is negligible.
 
     Example:
         >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
@@ -310,15 +309,15 @@ def affordable_noise(
 
 
 def require_same(kept: Before | None, declared: Schema) -> None:
-    """Refuse to go on with a run under another schema than it began with.
+    """Refuse to resume a run with another schema.
 
     Example:
         >>> require_same(None, Schema.from_bounds([0], [1]))
     """
     if kept is not None and kept[0].get("declared") != declared.to_dict():
         raise InputError(
-            "the checkpoint belongs to a run with another schema or other bounds: remove it, or "
-            "repeat what it began with"
+            "the checkpoint belongs to a run with another schema or other bounds: use the same "
+            "schema, or remove the checkpoint"
         )
 
 
@@ -330,8 +329,8 @@ class Odometer:
     """An upper bound on the epsilon spent after each step of a plan.
 
     Guarantee:
-        Never shows less than the accountant would: a step is priced as the next of
-        a few knots. Reads the plan alone.
+        Never less than the accountant's value: a step's epsilon is that of the next of a few knots.
+        Reads only the plan.
 
     Example:
         >>> from dpflows.privacy.guarantee import Budget

@@ -1,7 +1,7 @@
-"""A stage of a fit: what it will release is known before a row is read.
+"""A stage of a fit, whose releases are known before a row is read.
 
 A fit is a sequence of stages. Each takes the work of the stages before it, makes its releases from
-the private rows, and hands on the result.
+the private rows, and passes on the result.
 
 Guarantee:
     ``Stage.run`` releases what ``Stage.events`` lists and nothing else. While a plan runs a stage,
@@ -33,20 +33,20 @@ T = TypeVar("T")
 @final
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a run has so far, handed from stage to stage.
+    """The intermediate results of a run, passed from stage to stage.
 
     Attributes:
         table: The private table, as it was read.
-        entropy: Where noise, batches and initial values come from.
-        journal: Where the run is kept, if anywhere.
+        entropy: Source of randomness of noise, batches and initial values.
+        journal: The run's checkpoints, if any.
         callbacks: Progress and stop hooks of training.
-        encoding: How rows become points. Set by the first stage.
+        encoding: The encoding of rows as points. Set by the first stage.
         rows: The private rows as points of the encoding. Set by the first stage.
-        normaliser: From the points' units to the model's. Released.
-        prior: What a flow starts from, in the model's units. Released.
+        normaliser: The map from the points' units to the model's. Released.
+        prior: The prior of a flow, in the model's units. Released.
         bins: The merged bins of every column of a mixed table. Released.
         counts: Noisy marginals of those bins. Released.
-        points: The private rows as the model reads them.
+        points: The private rows in the model's units.
         model: The model. Released, or drawn from public randomness.
         parameters: Statistics by name. Released.
         density: The fitted estimator, for stages after the fit. Released.
@@ -72,7 +72,7 @@ class Work:
     score: float | None = None
 
     def after(self, **made: Any) -> "Work":
-        """The work with what a stage made."""
+        """The work with the results of a stage."""
         return dataclasses.replace(self, **made)
 
     @property
@@ -96,14 +96,14 @@ class Work:
 
 
 def needed(value: T | None) -> T:
-    """What an earlier stage made.
+    """The result of an earlier stage, which must exist.
 
     Example:
         >>> needed(3)
         3
     """
     if value is None:
-        raise InputError("the plan lacks a stage that this one needs; make it with plan()")
+        raise InputError("the plan lacks a stage that a later one needs; make the plan with plan()")
     return value
 
 
@@ -113,10 +113,10 @@ def jax_key(entropy: Entropy, stream: Stream, *, step: int = 0) -> PRNGKeyArray:
 
 
 class Stage(abc.ABC):
-    """A part of a fit: its events, and how they are released.
+    """A part of a fit: its events, and the computation that releases them.
 
-    A stage holds all that it needs besides the work of the stages before it, so that nothing that
-    changes after the plan was made changes what is released.
+    A stage holds everything it needs except the work of the stages before it, so that later changes
+    to settings or files do not change what is released.
     """
 
     #: Whether what the stage released is kept with the run, so that it is released once.
@@ -125,33 +125,35 @@ class Stage(abc.ABC):
     @property
     @abc.abstractmethod
     def events(self) -> tuple[Event, ...]:
-        """What the stage will release."""
+        """The events of the stage."""
 
     @abc.abstractmethod
     def run(self, work: Work) -> Work:
         """Make the stage's releases."""
 
     def keep(self, work: Work) -> Before:
-        """What is kept of the stage in the run's file: a JSON-ready header, and arrays."""
+        """The stage's results for the checkpoint: a JSON-ready header, and arrays."""
         return {}, {}
 
     def resume(self, work: Work, kept: Before) -> Work:
-        """As ``run``, with what an earlier start of the run released."""
-        raise InputError("this stage is not kept; remove the checkpoint and start again")
+        """As ``run``, with the releases of an earlier start of the run."""
+        raise InputError("this stage cannot be resumed; remove the checkpoint and start again")
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Recorded(Stage):
-    """A stage that was run elsewhere: of a plan read from a file, only the events are known."""
+    """A stage of a plan read from a file, of which only the events are known."""
 
     released: tuple[Event, ...] = ()
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What was released."""
+        """The released events."""
         return self.released
 
     def run(self, work: Work) -> Work:
-        """Refused: a file does not say how to release its events again."""
-        raise InputError("a plan that was read from a file cannot be run; fit again")
+        """Refused: a file does not describe how to release its events again."""
+        raise InputError(
+            "a plan that was read from a file cannot be run; make a new plan by fitting again"
+        )

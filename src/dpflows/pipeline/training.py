@@ -62,10 +62,10 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the caller fixed; ``None`` leaves a choice to the public rule.
+    """The training settings that the caller fixed; ``None`` follows the public rule.
 
-    Giving ``noise_multiplier`` without ``steps`` runs as long as the budget lasts, as
-    in the paper; giving ``steps`` alone buys the least noise that keeps the budget.
+    With ``noise_multiplier`` but without ``steps``, training runs until the budget is spent, as in
+    the paper; with ``steps`` only, the noise is the least that the budget allows.
 
     Example:
         >>> Settings(steps=100).steps
@@ -89,17 +89,17 @@ class Settings:
 @final
 @dataclasses.dataclass(frozen=True)
 class TrainModel(Stage):
-    """Noisy steps on batches of the rows, as many as the budget allows.
+    """Train the model by noisy steps on batches of the rows, within the budget.
 
     Attributes:
         rows: Public number of rows.
         columns: Number of columns.
         architecture: The shape of the model.
-        batches: How rows are drawn.
-        steps: How many steps are made.
+        batches: The batch sampling.
+        steps: Number of steps.
         noise_multiplier: The noise of a step over its clipping norm; zero without privacy.
-        clipping: How a row's gradient is bounded, for first-order methods.
-        optimizer: What is done with noisy gradients.
+        clipping: The clipping rule, for first-order methods.
+        optimizer: The optimizer of noisy gradients.
         checks: The progress checks of natural-gradient training.
 
     Guarantee:
@@ -123,11 +123,11 @@ class TrainModel(Stage):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What all steps and checks release."""
+        """The events of all steps and checks."""
         return self.events_by(self.steps)
 
     def events_by(self, steps: int) -> tuple[Event, ...]:
-        """What is released up to the end of a step, the check after it included."""
+        """The events up to the end of a step, including the check after it."""
         if not self.is_private or steps == 0:
             return ()
         training = self.batches.event(steps=steps, noise_multiplier=self.noise_multiplier)
@@ -140,7 +140,7 @@ class TrainModel(Stage):
         return [self.checks.event(made)] if made else []
 
     def run(self, work: Work) -> Work:
-        """Train the model of the work on its points."""
+        """Train the model on the points of the work."""
         model = fit_model(
             needed(work.model),
             needed(work.points),
@@ -154,7 +154,7 @@ class TrainModel(Stage):
 
     @property
     def seconds(self) -> float:
-        """About how long the run takes on two cores, compilation included."""
+        """Estimated seconds on two cores, including compilation."""
         if isinstance(self.optimizer, NaturalGradient) and isinstance(
             self.architecture, Architecture
         ):
@@ -171,7 +171,7 @@ class TrainModel(Stage):
 
     @property
     def megabytes(self) -> float:
-        """About how much memory the run needs beyond the rows."""
+        """Estimated megabytes beyond the rows."""
         if isinstance(self.optimizer, NaturalGradient) and isinstance(
             self.architecture, Architecture
         ):
@@ -223,12 +223,12 @@ def plan_training(
     """The training that a budget allows for a table of this shape.
 
     Args:
-        budget: What may be spent in total.
+        budget: The total budget.
         rows: Public number of rows.
         columns: Number of columns.
-        settings: What the caller fixed.
-        before: What is spent before training, inside the same budget.
-        train: Whether to train at all, where ``before`` may have spent everything.
+        settings: The settings that the caller fixed.
+        before: The events before training, within the same budget.
+        train: Whether to train at all; ``before`` may spend everything.
     """
     settings = settings or Settings()
     rule = rule_for(name_of(settings.optimizer))(budget, rows=rows, columns=columns)
@@ -271,8 +271,8 @@ def _optimizer(settings: Settings, rule: Defaults, batches: Batches) -> Descent:
         return Optimizer(settings.optimizer, rate or 0.0, settings.schedule, settings.averaging)
     if rate is not None:
         raise InputError(
-            "learning_rate must be None with optimizer='natural', which finds the size of its "
-            "steps itself; choose optimizer='adam' or 'sgd' to set it"
+            "learning_rate must be None with optimizer='natural', which determines its own step "
+            "size; choose optimizer='adam' or 'sgd' to set it"
         )
     if settings.averaging is not None:
         raise InputError(
@@ -290,7 +290,7 @@ def _steps_and_noise(
     checks: Checks | None,
     before: tuple[Event, ...],
 ) -> tuple[int, float]:
-    """Whatever the caller did not fix, the budget decides."""
+    """Compute steps and noise from the budget, where the caller did not fix them."""
     if checks is not None and budget.is_private:
         before = (*before, checks.event(checks.count))
 
@@ -341,11 +341,11 @@ def fit_model(
     Args:
         model: Anything with ``log_prob`` of one row.
         rows: The private rows, normalised.
-        plan: What to do; must have been made for this many rows.
-        entropy: Where batches and noise come from.
+        plan: The training stage, planned for this many rows.
+        entropy: Source of randomness of batches and noise.
         callbacks: Progress and stop hooks.
-        checkpoints: Where to keep the run, and from where to go on with it.
-        known_to_taps: Skip the check that taps are exact for this model.
+        checkpoints: The checkpoints to save the run to and resume it from.
+        known_to_taps: Skip the check that ghost clipping is exact for this model.
     """
     if plan.steps == 0:
         return model
@@ -368,7 +368,7 @@ def fit_model(
 def _training(
     plan: TrainModel, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
 ) -> Training:
-    """The run that the plan asks for."""
+    """The run of the plan."""
     how = plan.optimizer
     if isinstance(how, NaturalGradient):
         return Natural(blueprint, plan.batches, how, plan.noise_multiplier, plan.steps, plan.checks)

@@ -1,1 +1,1 @@
-"""What each release costs and who pays. Knows no models."""
+"""Budgets, guarantees, accountants, mechanisms and ledgers; independent of models and tables."""

@@ -1,26 +1,11 @@
-"""Refusals of bad parameters, in one line that names the parameter.
+"""Privacy events: descriptions of releases that an accountant can interpret.
 
-What every event has: a purpose, a count and a description.
-
-Which tables count as neighbours, and how far one person can move a value under each.
-
-Values released with noise added to them.
-
-Releases of which only the promise they keep is known.
-
-Noisy sums over random batches, and how the batches are drawn.
-
-The best of a random number of runs.
-
-A yes or no from a vote among models, after noise.
-
-Events read back from their descriptions.
-
-What happened to the private rows, in words an accountant can price.
-
-An event states the noise that was added and how far one person can move the
-released value under each neighbour relation. It holds no private value, so a list
-of events may be published. Accountants interpret events; events know no accountant.
+An event states the noise that was added and the sensitivity of the released value under each
+neighbour relation. It holds no private value, so a list of events may be published.
+Accountants interpret events; events know no accountant. There are noisy values (Gaussian,
+Laplace, geometric), mechanisms of which only a guarantee is known (bounded range, pure,
+approximate, zCDP), noisy sums over random batches, the best of a random number of runs, and
+noisy votes. Every event has a purpose, a count and a JSON description.
 """
 
 import dataclasses
@@ -33,7 +18,7 @@ from dpflows.errors import InputError
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a word that is not one of ``choices``, naming the parameter."""
+    """Refuse a value that is not one of ``choices``, naming the parameter."""
     if value not in choices:
         raise InputError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
 
@@ -63,7 +48,7 @@ class Event:
 
     @property
     def distance(self) -> float:
-        """How far what the program draws may be from what is accounted, in total variation."""
+        """Total variation distance between what the program draws and what is accounted for."""
         return 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +85,7 @@ class Sensitivity:
 
     @classmethod
     def uniformly(cls, bound: float) -> "Sensitivity":
-        """The same bound whatever the neighbour relation.
+        """The same bound under every neighbour relation.
 
         Example:
             >>> Sensitivity.uniformly(0.5).under("add-remove")
@@ -159,7 +144,7 @@ class DiscreteLaplaceEvent(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BoundedRangeEvent(Event):
-    """An exponential mechanism: the log odds of any two outcomes move by ``epsilon`` at most.
+    """An exponential mechanism: log probability ratios change by at most ``epsilon``.
 
     ``epsilon`` is given per neighbour relation, since utilities may be more
     sensitive to replacing a row than to removing it.
@@ -171,7 +156,7 @@ class BoundedRangeEvent(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PureEvent(Event):
-    """Anything that is epsilon-DP and about which no more is known (sparse vector)."""
+    """Any epsilon-DP mechanism of which no more is known (sparse vector)."""
 
     kind: ClassVar[str] = "pure"
     epsilon: Sensitivity
@@ -179,7 +164,7 @@ class PureEvent(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ApproximateEvent(Event):
-    """Anything that is (epsilon, delta)-DP and about which no more is known."""
+    """Any (epsilon, delta)-DP mechanism of which no more is known."""
 
     kind: ClassVar[str] = "approximate"
     epsilon: Sensitivity
@@ -193,7 +178,7 @@ class ApproximateEvent(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZCDPEvent(Event):
-    """Anything that is rho-zCDP and about which no more is known."""
+    """Any rho-zCDP mechanism of which no more is known."""
 
     kind: ClassVar[str] = "zcdp"
     rho: Sensitivity
@@ -207,14 +192,15 @@ SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 NOISE_DISTANCE = 2.0**-110
 
 _UNPRICED = {
-    "balls-in-bins": "has no proven bound at a useful price (bins kept over epochs cost over ten "
-    "times as much); poisson costs no more and is proven",
-    "shuffle": "has no proven bound near that of poisson, which it is often mistaken for",
+    "balls-in-bins": "has no useful proven bound (bins kept over epochs cost over ten times as "
+    "much); use poisson, which costs no more and has one",
+    "shuffle": "has no proven bound close to that of poisson, for which it is often mistaken; "
+    "use poisson",
 }
 
 
 def check_sampling(sampling: str) -> None:
-    """Refuse a way of drawing batches that has no price, with the reason if it is a known one."""
+    """Refuse a batch sampling that is not supported, with the reason if it is a known one."""
     if sampling in _UNPRICED:
         raise InputError(f"sampling must be poisson or uniform: {sampling} {_UNPRICED[sampling]}")
     check_choice("sampling", sampling, SAMPLINGS)
@@ -253,7 +239,7 @@ class SampledGaussianEvent(Event):
         if self.batch_cap is None:
             return
         if self.sampling == "uniform":
-            raise InputError("batch_cap applies to poisson sampling only; drop it for uniform")
+            raise InputError("batch_cap applies only to poisson sampling; remove it for uniform")
         check_at_least("batch_cap", self.batch_cap, 1)
 
     @property
@@ -263,7 +249,7 @@ class SampledGaussianEvent(Event):
 
     @property
     def rate(self) -> float:
-        """The chance that a given row is in a given batch."""
+        """The probability that a given row is in a given batch."""
         return self.batch_size / self.rows
 
 
@@ -271,10 +257,10 @@ class SampledGaussianEvent(Event):
 class SelectionEvent(Event):
     """The best of a random number of runs, each of which makes the events in ``run``.
 
-    The number of runs has mean ``mean`` and a truncated negative binomial law of the
-    given ``shape`` (1 geometric, 0 logarithmic); ``None`` stands for a Poisson law.
-    Only the selected run is revealed. Where runs differ, each makes the events of one of
-    ``candidates`` besides, drawn without looking at the rows; the dearest one is priced.
+    The number of runs has mean ``mean`` and a truncated negative binomial law of the given
+    ``shape`` (1 geometric, 0 logarithmic); ``None`` stands for a Poisson law. Only the selected run
+    is revealed. Where runs differ, each also makes the events of one of ``candidates``, drawn
+    independently of the rows; the costliest one is accounted for.
     """
 
     kind: ClassVar[str] = "selection"
@@ -291,7 +277,7 @@ class SelectionEvent(Event):
 
     @property
     def distance(self) -> float:
-        """At most that of all runs that are made, on average over their number."""
+        """At most the expected distance of all runs that are made."""
         fits = [sum(event.distance for event in events) for events in self.candidates or ((),)]
         run = sum(event.distance for event in self.run) + max(fits)
         return self.count * self.mean * run
@@ -309,7 +295,7 @@ VOTE_LAWS: tuple[VoteLaw, ...] = get_args(VoteLaw)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VoteEvent(Event):
-    """One answer, yes or no, of ``voters`` models of which some number says yes.
+    """A yes-or-no answer by a noisy vote of ``voters`` models.
 
     With a margin m = votes - voters/2 and e = ``epsilon``, the answer is yes
 
@@ -318,14 +304,14 @@ class VoteEvent(Event):
     - ``geometric``: if m plus two-sided geometric noise, P(j) ~ exp(-e |j|), is positive,
       and by a fair coin if it is zero.
 
-    At equal epsilon the geometric law errs less at every margin. For an even number of
-    voters it gives the wrong answer with chance exp(-e m)/2, the exponential law with
-    chance exp(-e m)/(1 + exp(-e m)), which is larger for every m > 0 and equal at m = 0.
-    For an odd number the first becomes exp(-e m)/(2 cosh(e/2)), smaller still. The
-    exponential law moves the log odds by e per vote where the geometric law may move
-    them by nearly 2 e, so over many answers its price grows more slowly.
+    At equal epsilon the geometric law errs less at every margin. For an even number of voters it
+    gives the wrong answer with chance exp(-e m)/2, the exponential law with chance exp(-e m)/(1 +
+    exp(-e m)), which is larger for every m > 0 and equal at m = 0. For an odd number the first
+    becomes exp(-e m)/(2 cosh(e/2)), smaller still. The exponential law changes the logit by e per
+    vote where the geometric law may change it by nearly 2 e, so over many answers its cost grows
+    more slowly.
 
-    ``sensitivity`` counts votes: how many of them one row can turn.
+    ``sensitivity`` counts votes: how many of them one row can change.
 
     Example:
         >>> from dpflows.privacy.events import Sensitivity
@@ -348,13 +334,13 @@ class VoteEvent(Event):
         check_positive("epsilon", self.epsilon)
 
     def chance(self, votes: int) -> float:
-        """The chance that the answer is yes when ``votes`` models say yes."""
+        """The probability that the answer is yes when ``votes`` models say yes."""
         return math.exp(self.log_chance(votes))
 
     def log_chance(self, votes: int) -> float:
-        """The logarithm of ``chance``, exact where the chance itself would vanish.
+        """The logarithm of ``chance``, exact where the probability itself would underflow.
 
-        The chance of a no is that of a yes with ``voters - votes``, under both laws.
+        The probability of a no is that of a yes with ``voters - votes``, under both laws.
         """
         if not 0 <= votes <= self.voters:
             raise InputError("votes must be between 0 and voters")

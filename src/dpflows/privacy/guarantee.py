@@ -1,9 +1,8 @@
-"""What is promised, to whom, and by which calculation.
+"""Budgets and guarantees, and the guarantee in plain language.
 
-A ``Budget`` is what the curator allows; a ``Guarantee`` is what a finished release
-costs. Neither holds a private value, both may be published.
-
-A guarantee in plain words, for the person who answers for the data.
+A ``Budget`` is what the curator allows; a ``Guarantee`` is what a finished release costs.
+Neither holds a private value, so both may be published. ``privacy_statement`` writes the
+guarantee for the person who is responsible for the data.
 """
 
 import dataclasses
@@ -39,16 +38,16 @@ def check_delta(delta: float) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """How much one person's row may change what is released.
+    """A privacy budget: epsilon and delta under a neighbour relation.
 
     Args:
-        epsilon: Positive; ``inf`` asks for no privacy and is stamped so.
+        epsilon: Positive; ``inf`` means no privacy, and results are marked NOT PRIVATE.
         delta: In (0, 1); far below one over the number of rows.
-        neighbours: Which change of one person's data is hidden.
+        neighbours: The neighbour relation: which change of one person's data is protected.
 
     Guarantee:
-        A budget promises nothing by itself; whatever is planned within it costs at
-        most ``epsilon`` at ``delta`` under ``neighbours``.
+        A budget itself guarantees nothing; whatever is planned within it costs at most ``epsilon``
+        at ``delta`` under ``neighbours``.
 
     Example:
         >>> Budget(1.0, 1e-6).neighbours
@@ -68,21 +67,21 @@ class Budget:
 
     @property
     def is_private(self) -> bool:
-        """Whether any privacy is asked for."""
+        """Whether epsilon is finite."""
         return math.isfinite(self.epsilon)
 
 
 def require_small_delta(budget: Budget, rows: int, *, allowed: bool = False) -> None:
-    """Refuse a delta at which publishing a few whole rows would count as private.
+    """Refuse a delta that would allow publishing a few complete rows.
 
     Args:
-        budget: What may be spent; an unlimited one promises nothing and is not checked.
+        budget: The budget; an unlimited one guarantees nothing and is not checked.
         rows: Public number of rows.
         allowed: Whether the curator accepts it; ``large_delta_caveats`` then says so.
 
     Guarantee:
-        Unless it is allowed, delta is below one over the number of rows. A mechanism that
-        publishes one row, drawn at random, needs no more than that and protects nobody in it.
+        Unless it is allowed, delta is below one over the number of rows. A mechanism that publishes
+        one random row satisfies such a delta and does not protect that person.
 
     Example:
         >>> require_small_delta(Budget(1.0, 0.2), 50)
@@ -93,13 +92,13 @@ def require_small_delta(budget: Budget, rows: int, *, allowed: bool = False) -> 
         return
     raise InputError(
         f"delta must be below 1 / rows = {1 / rows:.4g}, got {budget.delta:g}; give a smaller "
-        f"delta, for example {1 / (10 * rows):.2g}, or accept it with allow_large_delta=True "
-        "(--allow-large-delta), which the certificate states"
+        f"delta, for example {1 / (10 * rows):.2g}, or allow it with allow_large_delta=True "
+        "(--allow-large-delta); the certificate will state it"
     )
 
 
 def large_delta_caveats(budget: Budget, rows: int) -> tuple[str, ...]:
-    """What a certificate must say about a delta that was allowed to be large.
+    """The caveats of a certificate whose delta was allowed to be large.
 
     Example:
         >>> large_delta_caveats(Budget(1.0, 1e-6), 50)
@@ -120,16 +119,16 @@ def _is_large(budget: Budget, rows: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Guarantee:
-    """What a release costs the people in the table.
+    """The privacy guarantee of a release.
 
     Attributes:
         epsilon: The cost of ``events`` at ``delta`` under ``neighbours``.
-        kind: ``bound`` is proven, ``estimate`` may understate, ``none`` promises nothing.
-        replace_one_epsilon: The cost if a row may become any other row, if known.
+        kind: ``bound`` is proven, ``estimate`` may understate, ``none`` guarantees nothing.
+        replace_one_epsilon: The epsilon for replace-one neighbours, if known.
         versions: The libraries that computed it.
-        stamps: What must be written on everything made by this release.
+        stamps: Warnings that must accompany everything made by this release.
         caveats: Sentences that the reader of the certificate must know, such as a delta that
-            was allowed to be large. Unlike a stamp, a caveat does not void the guarantee.
+            was allowed to be large. Unlike a stamp, a caveat leaves the guarantee valid.
 
     Guarantee:
         Holds for the stated events only. With a stamp, or with ``kind`` other than
@@ -154,16 +153,16 @@ class Guarantee:
 
     @property
     def is_private(self) -> bool:
-        """Whether a proven, finite guarantee stands and no stamp voids it."""
+        """Whether the guarantee is proven and finite, and no stamp voids it."""
         return self.kind == "bound" and math.isfinite(self.epsilon) and not self.stamps
 
     @property
     def budget(self) -> Budget:
-        """The guarantee as a budget that it just keeps."""
+        """The guarantee as a budget."""
         return Budget(self.epsilon, self.delta, self.neighbours)
 
     def privacy_statement(self) -> str:
-        """The guarantee in plain words, for the person who answers for the data.
+        """The guarantee in plain language, for the person who is responsible for the data.
 
         Example:
             >>> promise = Guarantee(1.0, 1e-6, "zero-out", "pld", "bound", (), 1.9, {})
@@ -233,36 +232,38 @@ def _read_events(descriptions: Sequence[dict[str, Any]]) -> tuple[Event, ...]:
 
 
 _RELATIONS: dict[Neighbours, str] = {
-    "zero-out": "is blanked out (the number of rows is public)",
-    "add-remove": "is added or taken away",
-    "replace-one": "is exchanged for any other row",
+    "zero-out": "is replaced by an empty row (the number of rows is public)",
+    "add-remove": "is added or removed",
+    "replace-one": "is replaced by any other row",
 }
 
 _COVERAGE = (
-    "Against whom: anyone who sees the released model and everything made from it, whatever else "
-    "they know, even every other row.\n"
+    "Against whom: anyone who sees the released model and everything computed from it, whatever "
+    "else they know, including all other rows.\n"
     "What it does not cover: the declared schema, bounds and category names (and, unless rows may "
     "be added, their number), which are taken as public; a person with more than one row, because "
     "one row per person is assumed; the fact that a table was refused or a fit failed, which may "
-    "depend on the rows; facts about groups that a model without this person would show as well; "
-    "other releases from the same rows, whose costs add up; and whoever holds the original "
-    "table, logs or machine."
+    "depend on the rows; facts about groups that a model trained without this person would show as "
+    "well; "
+    "other releases from the same rows, whose costs add up; and people with access to the original "
+    "table, its logs or the computer."
 )
 # What the proof assumes of the machine's numbers.
 _ARITHMETIC = (
-    "Noise is proven in finite precision: it is sampled exactly, or rounded to a public lattice "
-    "from normals whose distance from true ones is part of delta. The proof assumes a sound "
-    "system generator and cipher (ChaCha20), and elementary functions right to a few last places."
+    "The guarantee holds in finite precision: noise is sampled exactly, or rounded to a public "
+    "lattice from normals whose distance from exact ones is included in delta. The proof assumes a "
+    "secure system random generator and cipher (ChaCha20), and elementary functions that are "
+    "accurate to a few last places."
 )
 _OLD_ARITHMETIC = (
     "The noise of gradient steps was drawn in single precision by version 0.1: the analysis "
-    "assumes exact arithmetic, which low bits of the parameters may contradict. Fit the model "
+    "assumes exact arithmetic, and the low bits of the parameters may reveal more. Fit the model "
     "again."
 )
 
 
 def privacy_statement(guarantee: "Guarantee") -> str:
-    """The guarantee in plain words; its first line is the stamp if there is one."""
+    """The guarantee in plain language; the first line is the stamp if there is one."""
     if guarantee.stamps:
         return "\n".join(map(displayable, guarantee.stamps)) + "\n" + _void(guarantee)
     if guarantee.kind == "none" or not math.isfinite(guarantee.epsilon):
@@ -300,7 +301,7 @@ def _odds(guarantee: "Guarantee") -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """Four digits, never below the value: a promise must not shrink in print."""
+    """Four digits, rounded up, since a cost must not be understated."""
     if value == 0:
         return "0"
     # below this the unit itself would vanish
@@ -320,17 +321,17 @@ def _footnotes(guarantee: "Guarantee") -> list[str]:
 
 def _replace_one(epsilon: float | None, delta: float) -> str:
     if epsilon is None or not math.isfinite(epsilon):
-        return "For exchanging a row for any other row no finite epsilon is known."
+        return "For replacing a row by any other row no finite epsilon is known."
     figure = f"epsilon is {_rounded_up(epsilon)} at delta {delta:.3g}"
-    return f"For exchanging a row for any other row, {figure}."
+    return f"For replacing a row by any other row, {figure}."
 
 
 def _void(guarantee: "Guarantee") -> str:
     if not math.isfinite(guarantee.epsilon):
-        return "Treat this release like the original table: nobody in it is protected."
+        return "Treat this release like the original table: it protects no one in the table."
     epsilon = _rounded_up(guarantee.epsilon)
     return (
         f"Without the above, the accounting would have given epsilon {epsilon} at "
         f"delta {guarantee.delta:.3g} ({guarantee.neighbours}). Treat this release like the "
-        "original table: nobody in it is protected."
+        "original table: it protects no one in the table."
     )

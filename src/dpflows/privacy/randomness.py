@@ -1,7 +1,7 @@
-"""Where all randomness comes from: the operating system, in separate streams.
+"""All randomness: fresh bits from the operating system, in separate streams.
 
-A threefry key holds 64 bits, so nothing here stretches one key over a whole run:
-every step of every stream gets 64 fresh bits. Nothing is stored or logged.
+A threefry key holds 64 bits, so no key is used for a whole run: every step of every stream
+gets 64 fresh bits. Nothing is stored or logged.
 
 Guarantee:
     With ``Entropy.from_os()`` the streams are independent and unpredictable up to

@@ -1,1 +1,1 @@
-"""Where rows meet parameters: batches, clipping, noise, the loop."""
+"""Training on private rows: batches, clipping, noise, DP-SGD, natural gradients and DP-EM."""

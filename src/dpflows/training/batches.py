@@ -1,16 +1,13 @@
-"""Work that falls into independent pieces, on all cores of the machine.
-
-Compiled programs run outside of Python's lock, so threads are enough.
-
-Random batches that are exactly what the accountant prices.
+"""Random batches with exactly the distribution that the accountant assumes.
 
 No step does work proportional to the number of rows: the batch size is drawn
-first, then that many distinct rows.
+first, then that many distinct rows. ``on_all_cores`` runs independent tasks in threads,
+which suffices because compiled programs run outside Python's lock.
 
 Guarantee:
-    ``PoissonBatches`` draws a Binomial(rows, batch_size / rows) number, cut at
+    ``PoissonBatches`` draws a Binomial(rows, batch_size / rows) number, truncated at
     ``cap``, of rows uniformly without replacement: Poisson sampling followed by a
-    uniform cut. ``UniformBatches`` draws exactly ``batch_size`` distinct rows.
+    uniform truncation. ``UniformBatches`` draws exactly ``batch_size`` distinct rows.
     Sums are divided by the public ``batch_size``, never by the number drawn.
 """
 
@@ -37,7 +34,7 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """How many cores this process may use.
+    """Number of cores that this process may use.
 
     Example:
         >>> cores() >= 1
@@ -47,7 +44,7 @@ def cores() -> int:
 
 
 def shares(count: int) -> list[slice]:
-    """Slices of ``count`` things, one for each core.
+    """Slices of ``count`` items, one for each core.
 
     Example:
         >>> sum(len(range(5)[share]) for share in shares(5))
@@ -59,9 +56,9 @@ def shares(count: int) -> list[slice]:
 
 
 def on_all_cores(function: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
-    """What a function gives for each item, in the order of the items.
+    """The results of a function for each item, computed in parallel, in the order of the items.
 
-    The first item of its kind is worked on alone: what has to be compiled is then compiled once.
+    The first item of each shape runs alone, so that programs are compiled once.
 
     Example:
         >>> on_all_cores(lambda x: x * x, [1, 2, 3])
@@ -77,7 +74,7 @@ def on_all_cores(function: Callable[[Any], Result], items: Sequence[Any]) -> lis
 
 
 def _is_new(function: Callable[[Any], Any], items: Sequence[Any]) -> bool:
-    """Whether no item of these shapes was seen yet; an error would cost time and nothing else."""
+    """Whether no item of these shapes was seen yet; a wrong answer only costs time."""
     shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(items[:1]))
     kind = function.__module__, function.__qualname__, shapes
     is_new = kind not in _seen
@@ -95,7 +92,7 @@ def _pool(workers: int) -> concurrent.futures.ThreadPoolExecutor:
 
 @dataclass(frozen=True)
 class Batches(abc.ABC):
-    """How each step chooses its rows."""
+    """The rule by which each step draws its rows."""
 
     sampling: ClassVar[Sampling]
     rows: int
@@ -111,15 +108,15 @@ class Batches(abc.ABC):
     @property
     @abc.abstractmethod
     def slots(self) -> int:
-        """The most rows a batch can hold: the compiled step's fixed size."""
+        """The largest batch: the compiled step's fixed size."""
 
     @abc.abstractmethod
     def sizes(self, entropy: Entropy, *, step: int, count: int) -> Int[np.ndarray, " count"]:
-        """How many slots are filled in steps ``step, step + 1, ...``."""
+        """The number of filled slots in steps ``step, step + 1, ...``."""
 
     @abc.abstractmethod
     def event(self, *, steps: int, noise_multiplier: float) -> SampledGaussianEvent:
-        """What ``steps`` noisy sums over such batches cost."""
+        """The event of ``steps`` noisy sums over such batches."""
 
     def draw(self, key: PRNGKeyArray) -> Int[Array, " slots"]:
         """``slots`` distinct row numbers in random order; the first ``size`` are the batch."""
@@ -129,7 +126,7 @@ class Batches(abc.ABC):
 @final
 @dataclass(frozen=True)
 class PoissonBatches(Batches):
-    """Every row joins independently; a batch beyond ``cap`` is cut at random."""
+    """Every row joins independently; a batch larger than ``cap`` is truncated at random."""
 
     sampling: ClassVar[Sampling] = "poisson"
     cap: int
@@ -189,10 +186,9 @@ class UniformBatches(Batches):
 def make_batches(sampling: str, *, rows: int, batch_size: int) -> Batches:
     """Batches by name.
 
-    Poisson batches hold up to four standard deviations more rows than expected. A
-    larger draw is cut, and the accountant prices the cut: at 2,500 steps of 512 in
-    24,059 rows it raises epsilon from 1.0010 to 1.0014, while a wider margin would
-    slow every step.
+    Poisson batches hold up to four standard deviations more rows than expected. A larger draw is
+    truncated, and the accountant accounts for it: at 2,500 steps of 512 in 24,059 rows it raises
+    epsilon from 1.0010 to 1.0014, while a wider margin would slow every step.
 
     Example:
         >>> make_batches("poisson", rows=1000, batch_size=100).slots
@@ -211,7 +207,7 @@ def distinct_rows(key: PRNGKeyArray, *, rows: int, count: int) -> Int[Array, " c
 
     Independent draws are made until enough are distinct, and the first ``count``
     distinct ones are kept. Whether a draw suffices depends only on which draws
-    coincide, never on which rows they are, so redrawing favours no row.
+    coincide, never on which rows they are, so redrawing does not favour any row.
     """
     if 2 * count >= rows:
         return jax.random.permutation(key, rows)[:count]

@@ -1,24 +1,21 @@
-"""Which table a kept run belongs to, told without keeping anything of the table.
-
-Guarantee:
-    A checkpoint holds HMAC-SHA-256 of the table under a random key of 256 bits that is
-    drawn for the run. The key lies outside the checkpoint, in the state folder of whoever
-    runs it (``$XDG_STATE_HOME/dpflows/run-keys``, else ``~/.local/state/dpflows/run-keys``;
-    folder 0700, file 0600), and is removed with the run. Whoever has the checkpoint without
-    the key learns nothing from the tag: no guess of a row, nor of the whole table, can be
-    compared with it. Whoever has both could test guesses of the whole table.
-
-Runs that survive a crash.
+"""Checkpoints: runs that survive a crash, bound to their table without storing any of it.
 
 Guarantee:
     A checkpoint holds noisy parameters, optimizer moments, a step number, what was
-    released before the first step, the run's id and a tag of its table (see
-    ``fingerprints``): no rows, no keys. A resumed run makes only the steps its plan has not
-    yet made, each with fresh noise, on the very table it began with, so the plan's events
-    still cover all that is ever released. Steps lost in a crash were seen by nobody: what
-    a run hands out is in the file before it is handed out. The id is on disk before the
-    run is charged, so that a second start finds it and is not charged again. A run is
-    locked while it lives: of two starts at the same time one goes on, the other is refused.
+    released before the first step, the run's id and a tag of its table: no rows, no keys. A
+    resumed run makes only the steps that its plan has not yet made, each with fresh noise, on
+    the same table, so the plan's events still cover everything that is ever released.
+    Steps lost in a crash were never visible: a result is in the file before it is returned.
+    The id is on disk before the run is charged, so that a second start finds it and is not
+    charged again. A run is locked while it is active: of two simultaneous starts one
+    continues and the other is refused.
+
+    The tag is the HMAC-SHA-256 of the table under a random key of 256 bits that is drawn for
+    the run. The key is stored outside the checkpoint, in the user's state folder
+    (``$XDG_STATE_HOME/dpflows/run-keys``, else ``~/.local/state/dpflows/run-keys``; folder
+    0700, file 0600), and is removed with the run. The checkpoint without the key reveals
+    nothing by the tag: no guess of a row, nor of the whole table, can be compared with it.
+    With both, guesses of the whole table could be tested.
 """
 
 import contextlib
@@ -49,7 +46,7 @@ _CHUNK = 65_536
 
 
 def key_path(run: str) -> Path:
-    """Where the key of a run lies."""
+    """The path of a run's key."""
     # The specification says that relative paths there are to be ignored.
     told = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
@@ -73,7 +70,7 @@ def make_key(run: str) -> bytes:
 
 
 def read_key(run: str) -> bytes | None:
-    """The key of a run that goes on; None if it is not on this machine."""
+    """The key of a run that continues; None if it is not on this machine."""
     with contextlib.suppress(OSError):
         key = key_path(run).read_bytes()
         return key if len(key) == _KEY_BYTES else None
@@ -81,7 +78,7 @@ def read_key(run: str) -> bytes | None:
 
 
 def forget_key(run: str) -> None:
-    """Remove the key of a run that is over."""
+    """Remove the key of a finished run."""
     with contextlib.suppress(OSError):
         key_path(run).unlink(missing_ok=True)
 
@@ -108,7 +105,7 @@ def table_tag(key: bytes, table: Table) -> str:
 
 
 def _pieces(cells: np.ndarray) -> Iterator[bytes]:
-    """The values of a column, equal values as equal bytes, a few at a time."""
+    """The values of a column in chunks, equal values as equal bytes."""
     for start in range(0, len(cells), _CHUNK):
         piece = cells[start : start + _CHUNK]
         if piece.dtype.kind == "f":
@@ -122,8 +119,8 @@ def _pieces(cells: np.ndarray) -> Iterator[bytes]:
 
 def _unusable(reason: str | None) -> InputError:
     return InputError(
-        f"cannot keep the run's key: {reason}; set XDG_STATE_HOME to a folder of yours that is "
-        "writable and has room"
+        f"cannot keep the run's key: {reason}; set XDG_STATE_HOME to a writable folder of yours "
+        "with free space"
     )
 
 
@@ -139,16 +136,15 @@ Before = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 @dataclass
 class Checkpoints:
-    """Where a run's state is kept, and how often.
+    """Where a run's state is saved, and how often.
 
     Args:
-        path: The file; it is replaced whole or not at all. Links to it are resolved.
-        plan: Only a run of this very plan may go on from the file.
+        path: The file; it is replaced atomically. Links to it are resolved.
+        plan: Only a run of exactly this plan may resume from the file.
         ledger: The identity of the ledger that the run is charged to, if there is one;
-            a run goes on with the ledger it began with.
+            a run resumes with the same ledger.
         seconds: The least time between two writes.
-        table: The rows that the run is about; another table is refused. ``None`` leaves
-            the run without a table, for callers that have none.
+        table: The table of the run; another table is refused. ``None`` for callers without a table.
     """
 
     path: Path
@@ -171,7 +167,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
-        """Keep every other start of this run out until the block ends.
+        """Lock the run until the block ends, so that no other start can continue it.
 
         Raises:
             InputError: The run is being continued elsewhere, or it cannot be locked.
@@ -192,13 +188,13 @@ class Checkpoints:
         if not self._lock.take():
             raise InputError(
                 f"the run kept in {os.fspath(self.path)!r} is being continued by another process "
-                f"({self._lock.holder()}): wait for it or give another path"
+                f"({self._lock.holder()}): wait for it or use another path"
             )
         # Whoever had the lock before may have changed the file.
         self._run, self._before, self._result, self._is_new = "", None, None, False
 
     def begin(self) -> str:
-        """The run's id: the file's, or a new one that is on disk when this returns.
+        """The run's id, from the file or new; it is on disk when this returns.
 
         From here on the run is locked: until the block of ``alive`` ends, else for as long
         as this object lives.
@@ -216,7 +212,7 @@ class Checkpoints:
 
     def _start(self) -> None:
         if self.table is None and self._tag is not None:
-            raise InputError("the run is over; fit again to start a new one")
+            raise InputError("the run is finished; call fit again to start a new one")
         self._run, self._is_new = secrets.token_hex(16), True
         self._tag = None if self.table is None else table_tag(make_key(self._run), self.table)
         self._write(None)
@@ -230,7 +226,7 @@ class Checkpoints:
             self._result = header["result"], _under(_RESULT, arrays)
 
     def _require_table(self, header: dict[str, Any]) -> None:
-        """Refuse to go on with other rows than those the run began with."""
+        """Refuse to resume with another table."""
         if self.table is None or header["table"] is None:
             if self.table is None and header["table"] == self._tag:
                 return
@@ -238,36 +234,38 @@ class Checkpoints:
         key = read_key(header["run"])
         if key is None:
             raise InputError(
-                f"the key that tells which table the run in {os.fspath(self.path)!r} belongs to is "
-                f"not here: bring {os.fspath(key_path(header['run']))!r} along from where the run "
-                "began, or remove the checkpoint and start a new run, which is charged anew"
+                f"the key of the run in {os.fspath(self.path)!r} was not found, so its table "
+                f"cannot be checked: copy {os.fspath(key_path(header['run']))!r} from the machine "
+                "where the run began, or remove the checkpoint and start a new run, which is "
+                "charged again"
             )
         if not hmac.compare_digest(table_tag(key, self.table), str(header["table"])):
             raise InputError(
-                f"the checkpoint {os.fspath(self.path)!r} belongs to another table: give the rows "
-                "it began with, or remove it and start a new run, which is charged anew"
+                f"the checkpoint {os.fspath(self.path)!r} belongs to another table: use the same "
+                "rows as before, or remove the checkpoint and start a new run, which is charged "
+                "again"
             )
 
     def abandon(self) -> None:
-        """Forget a run that began here and was not allowed to go on."""
+        """Discard a run that began here and was refused."""
         if self._is_new:
             self.remove()
 
     def known_run(self) -> str | None:
-        """The id of a run that was begun earlier; None if there is no file."""
+        """The id of a run that began earlier; None if there is no file."""
         return self._read()[0]["run"] if self.path.exists() else None
 
     def result(self) -> Before | None:
-        """What the run handed out, or was about to; None if it is not finished."""
+        """The run's result, also if it was not returned yet; None if it is not finished."""
         return self._result
 
     def finish(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Write what the run is about to hand out; from now on it hands out nothing else."""
+        """Write the run's result before it is returned; from now on it returns nothing else."""
         self._result = header, arrays
         self._write(None)
 
     def before(self) -> Before | None:
-        """What an earlier start of this run released before training; None if nothing."""
+        """The releases that an earlier start of this run made before training, or None."""
         if not self.path.exists():
             return None
         header, arrays = self._read()
@@ -280,7 +278,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def failing_for_good(self) -> Iterator[None]:
-        """Keep a failure that noise decided, so that another start does not roll it again."""
+        """Save a failure that depended on noise, so that another start does not redraw it."""
         try:
             yield
         except BudgetError as failure:
@@ -288,13 +286,13 @@ class Checkpoints:
             raise
 
     def remember(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Write what was released before training; it is kept beside every state."""
+        """Save the releases made before training; they are stored with every state."""
         self._before = header, arrays
         self._write(None)
 
     @property
     def has_state(self) -> bool:
-        """Whether there is a state to go on from."""
+        """Whether there is a state to resume from."""
         return self.path.exists() and bool(self._read()[0]["has_state"])
 
     def keep(self, state: State) -> None:
@@ -308,10 +306,10 @@ class Checkpoints:
         self._written = time.monotonic()
 
     def resume(self, start: State) -> State:
-        """The kept state if there is one, else ``start``.
+        """The saved state if there is one, else ``start``.
 
         Raises:
-            InputError: If the file belongs to another plan or does not fit.
+            InputError: If the file belongs to another plan or is inconsistent.
         """
         if not self.has_state:
             return start
@@ -320,9 +318,9 @@ class Checkpoints:
         return jax.tree.unflatten(tree, [_like(leaf, arrays, i) for i, leaf in enumerate(leaves)])
 
     def remove(self) -> None:
-        """Forget the run, once its result is safe; another run's file is left alone.
+        """Remove the run once its result is safe; another run's file is not removed.
 
-        So is a run that another process goes on with just now: it removes it itself.
+        Nor is a run that another process is continuing, which removes it itself.
         """
         is_ours = self._lock.is_held
         if not is_ours and not self._lock.take():
@@ -360,20 +358,20 @@ class Checkpoints:
         header, arrays = read_model(self.path)
         if header.get("kind") != _KIND or header.get("plan") != self._digest():
             raise InputError(
-                f"the checkpoint {os.fspath(self.path)} belongs to another run: "
-                "remove it or repeat the settings it was made with"
+                f"the checkpoint {os.fspath(self.path)} belongs to a run with other settings: use "
+                "the same settings, or remove the checkpoint"
             )
         if header.get("ledger") != self.ledger:
             raise InputError(
                 f"the checkpoint {os.fspath(self.path)} belongs to a run with "
-                f"{'another' if header.get('ledger') else 'no'} ledger: give the one that it "
-                "began with, or remove it and start again"
+                f"{'another' if header.get('ledger') else 'no'} ledger: use the same ledger, or "
+                "remove the checkpoint and start again"
             )
         if not {"table", "result"} <= header.keys():
             raise InputError(
-                f"the checkpoint {os.fspath(self.path)} was made by an older dpflows, which did "
-                "not note its table: finish it there, or remove it and start a new run, which is "
-                "charged anew"
+                f"the checkpoint {os.fspath(self.path)} was made by an older version of dpflows, "
+                "which did not record its table: finish the run with that version, or remove the "
+                "checkpoint and start a new run, which is charged again"
             )
         if not {"run", "before", "has_state"} <= header.keys() or not _is_run(header["run"]):
             raise _misfit()
@@ -401,4 +399,4 @@ def _is_run(value: Any) -> bool:
 
 
 def _misfit() -> InputError:
-    return InputError("the checkpoint does not fit its plan; remove it and start again")
+    return InputError("the checkpoint does not match its plan; remove it and start again")

@@ -1,9 +1,9 @@
-"""Plain DP-EM, corrected: noisy sums in one public ball, exactly as many steps as were paid for.
+"""Plain DP-EM, corrected: noisy sums in one public ball, exactly as many steps as charged.
 
 After Park, Foulds, Chaudhuri and Welling (2017), with Gaussian noise, and after Wu et al.
-(2016), with Laplace noise and sequential composition. Both originals put noise on the
-parameters, at a scale that depends on the private size of each component; here the sums
-are noised, with a public sensitivity, and divided afterwards.
+(2016), with Laplace noise and sequential composition. Both originals add noise to the
+parameters, at a scale that depends on the private size of each component; here noise is
+added to the sums, with a public sensitivity, and they are divided afterwards.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ _CHUNK = 8192
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """A mixture, what its release cost, and what must be written on it."""
+    """A mixture, the events of its release, and its stamps."""
 
     mixture: Mixture
     events: tuple[Event, ...]
@@ -62,13 +62,13 @@ class Fitted:
 
 @dataclasses.dataclass(frozen=True)
 class EMPlan:
-    """What a run of plain DP-EM will do.
+    """The plan of a run of plain DP-EM.
 
     Attributes:
-        components: The number of components, all there from the start.
+        components: The number of components, fixed from the start.
         steps: The number of releases.
         law: The law of the noise.
-        noise: The deviation (Gaussian) or scale (Laplace) of each release; zero for none.
+        noise: The standard deviation (Gaussian) or scale (Laplace) of each release; zero for none.
         radius: Rows are projected to the ball of this radius.
     """
 
@@ -85,8 +85,8 @@ class EMPlan:
         """The releases, all alike.
 
         Guarantee:
-            Responsibilities sum to one, so a row moves the stacked sums by no more than
-            it would those of a single component.
+            Responsibilities sum to one, so a row changes the stacked sums by no more than those of
+            a single component.
         """
         if not self.noise:
             return ()
@@ -103,7 +103,7 @@ class EMPlan:
 
 
 def sum_sensitivity(columns: int) -> Sensitivity:
-    """The L1 sensitivity of a row of the unit ball, weighed as in ``global_statistic``.
+    """The L1 sensitivity of a row of the unit ball, weighted as in ``global_statistic``.
 
     |x|_1 is at most sqrt(d), and the products with i <= j, those with i < j times sqrt 2,
     sum to at most (|x|_2^2 (1 - 1/sqrt 2) + |x|_1^2 / sqrt 2).
@@ -138,15 +138,15 @@ def plan_corrected(
     """The plan that spends a budget on equal steps.
 
     Args:
-        budget: What may be spent in all.
+        budget: The total budget.
         rows: The public number of rows.
         columns: The number of columns.
         components: The number of components.
         steps: The number of releases.
         law: ``gaussian`` composes exactly; ``laplace`` adds up epsilons, as in Wu et al.
         radius: The public radius of the rows; by default that of the cube [-1, 1]^d.
-        accountant: Who prices Gaussian releases.
-        before: What was or will be released besides; for Gaussian noise only.
+        accountant: The accountant of Gaussian releases.
+        before: Other releases within the budget; for Gaussian noise only.
 
     Guarantee:
         ``before`` and the plan's events together cost at most the budget.
@@ -184,8 +184,8 @@ def fit_corrected(rows: Rows, plan: EMPlan, *, entropy: Entropy) -> Fitted:
 
     Args:
         rows: One row per person; a row with a NaN contributes nothing.
-        plan: What to release.
-        entropy: Where the noise and the random start come from.
+        plan: The releases to make.
+        entropy: Source of randomness of the noise and the initialisation.
 
     Guarantee:
         The mixture is a function of ``plan.events`` and public numbers.

@@ -1,9 +1,9 @@
-"""DP-EM as its authors released it, for their tables: it does not keep its promise.
+"""DP-EM as released by its authors, for comparison only: it does not satisfy its guarantee.
 
-Park, Foulds, Chaudhuri and Welling (2017) put noise on each parameter at a scale divided by
+Park, Foulds, Chaudhuri and Welling (2017) add noise to each parameter at a scale divided by
 the private number of rows in its component, and their program makes one step more than the
-budget covers. So nothing made here is private, whatever the budget says, and all of it
-carries ``STAMP``. Their early stop on the likelihood without noise is left out.
+budget covers. So nothing made here is private, whatever the budget, and every result
+carries ``STAMP``. Their early stopping on the likelihood without noise is left out.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ from dpflows.training.local_frames import Components
 
 COMPOSITIONS = ("moments", "zcdp", "zcdp-slip", "advanced", "linear")
 STAMP = (
-    "NOT PRIVATE: DP-EM as released scales its noise by private counts and makes one step "
-    "more than it pays for"
+    "NOT PRIVATE: DP-EM as released scales its noise by private counts and makes one step more "
+    "than its budget covers"
 )
 _EACH_DELTA = 1e-6
 #: Noise deviation for unit L2 sensitivity and unit epsilon, by the classical bound.
@@ -51,7 +51,7 @@ def each_epsilon(
     composition: str = "moments",
     law: str = "gaussian",
 ) -> float:
-    """The epsilon that the authors' composition grants to each of the parameters' releases.
+    """The epsilon of each release of a parameter by the authors' composition.
 
     Example:
         >>> 0.1 < each_epsilon(Budget(1.0, 1e-4), components=3, steps=10) < 0.2
@@ -75,7 +75,7 @@ def each_epsilon(
 
 
 def _advanced(budget: Budget, releases: int) -> float:
-    """The theorem of Dwork, Rothblum and Vadhan, with half of delta for its slack."""
+    """Advanced composition (Dwork, Rothblum and Vadhan) with half of delta as slack."""
     root = math.sqrt(2 * releases * math.log(2 / budget.delta))
 
     def excess(each: float) -> float:
@@ -85,7 +85,7 @@ def _advanced(budget: Budget, releases: int) -> float:
 
 
 def _moments(budget: Budget, releases: int, spread: float) -> float:
-    """The largest epsilon that some moment of order up to 100 allows."""
+    """The largest epsilon allowed by a moment of order up to 100."""
     orders = np.arange(1, 101)
     allowed = (math.log(budget.delta) + orders * budget.epsilon) * 2 * spread
     squares = allowed / (releases * (orders**2 + orders))
@@ -115,7 +115,7 @@ def fit_faithful(
     """DP-EM with the authors' noise; for comparison only.
 
     Guarantee:
-        None: see the module's text. The result has no events and carries ``STAMP``.
+        None: see the module documentation. The result has no events and carries ``STAMP``.
 
     Example:
         >>> rows = np.random.default_rng().normal(0.0, 0.2, size=(500, 2))
@@ -160,7 +160,7 @@ class _Noise:
 
 
 def _step(rows: Rows, state: Components, noise: _Noise) -> Components:
-    """One step of EM and the noise that its authors put on the result."""
+    """One step of EM with the authors' noise on the result."""
     sums = global_sums(rows, state)
     counts = sums[:, 0] / sums[:, 0].sum() * len(rows)
     exact = maximised(sums)

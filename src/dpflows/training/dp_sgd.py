@@ -1,4 +1,10 @@
-"""The noisy gradient of a step: a clipped sum, exact noise, a public divisor.
+"""DP-SGD: the noisy gradient of a step, and the loop of compiled steps.
+
+A step's gradient is a clipped sum, plus exact noise, over a public divisor. Steps are compiled
+once and run in chunks. Normals for a chunk are drawn before it, in double precision. Where
+double precision cannot decide a rounding, which happens about once in 2^31 coordinates, the
+chunk stops before the step is made, the step is released with more bits, and the chunk
+continues.
 
 Guarantee:
     Each trained coordinate of the sum receives independent Gaussian noise of standard
@@ -6,17 +12,10 @@ Guarantee:
     by ``RoundedGaussian``: what is released is distributed as if it had been computed with
     real numbers. Masked weights do not exist as parameters: they are zero before and after.
 
-The loop: steps that are compiled once and run in chunks.
-
-Normals for a chunk of private steps are drawn before it, in double precision. Where double
-precision cannot decide a rounding, which happens about once in 2^31 coordinates, the chunk
-stops before the step is made, the step is released with more bits, and the chunk goes on.
-
-Guarantee:
-    A private run touches the rows only through ``PrivateGradient.release``, once per
+    A private run reads the rows only through ``PrivateGradient.release``, once per
     step, with the batches and noise of its plan, and never makes more steps than
-    the plan's events pay for. Losses are not computed. Whether a run ends early or
-    fails depends on noisy parameters and public callbacks alone.
+    the plan's events cover. Losses are not computed. Whether a run ends early or
+    fails depends only on noisy parameters and public callbacks.
 """
 
 import abc
@@ -45,12 +44,12 @@ from dpflows.training.optimizers import Optimizer
 @final
 @dataclass(frozen=True, eq=False)
 class PrivateGradient:
-    """The gradient of DP-SGD, in two parts that a compiled program computes, and noise between.
+    """The gradient of DP-SGD: a compiled clipped sum, noise, and a compiled update.
 
     Attributes:
         clipper: Bounds each row and adds them up.
-        coordinates: How long the vector of all parameters is, masked ones included.
-        trained: The places of the vector that no mask hides.
+        coordinates: Length of the vector of all parameters, including masked ones.
+        trained: The entries of the vector that are not masked.
         noise_multiplier: The noise's standard deviation over the clipping norm.
         batch_size: The public number that the sum is divided by.
     """
@@ -80,13 +79,13 @@ class PrivateGradient:
         """The sum with noise on every trained coordinate, over the public batch size.
 
         Args:
-            sums: What ``sums`` gave, or several such vectors, which are released at once.
+            sums: The result of ``sums``, or several such vectors, which are released at once.
             noise: The noise of this run.
             step: Which step this is.
 
         Guarantee:
-            With ``rounded``, which gives the same vector, the only way from ``sums`` to
-            anything else. A step is released once.
+            Together with ``rounded``, which gives the same vector, this is the only use of
+            ``sums``. A step is released once.
         """
         shape = (*sums.shape[:-1], len(self.trained))
         normals = noise.normals(math.prod(shape), step=step)
@@ -100,7 +99,7 @@ class PrivateGradient:
     def normals(
         self, noise: RoundedGaussian, *, step: int, count: int
     ) -> Float64[np.ndarray, "count coordinates"]:
-        """The normals of some steps at the places of the parameters, zero where a mask is."""
+        """The normals of some steps in the parameters' entries, zero where masked."""
         drawn = np.zeros((count, self.coordinates))
         for i in range(count):
             drawn[i, self.trained] = noise.normals(len(self.trained), step=step + i).values
@@ -109,7 +108,7 @@ class PrivateGradient:
     def rounded(
         self, sums: Float64[Array, " coordinates"], normals: Float64[Array, " coordinates"]
     ) -> tuple[Float64[Array, " coordinates"], Bool[Array, ""]]:
-        """What ``release`` gives, and whether double precision was not enough to decide it.
+        """The result of ``release``, and whether double precision did not suffice to decide it.
 
         Runs on the device. Where it is undecided, only ``release`` may be used.
         """
@@ -145,7 +144,7 @@ def private_gradient(
     noise_multiplier: float,
     batch_size: int,
 ) -> PrivateGradient:
-    """The gradient of DP-SGD for a model that was taken apart into these parameters."""
+    """The gradient of DP-SGD for a model with these separated parameters."""
     trained = trained_coordinates(blueprint, parameters)
     coordinates = sum(leaf.size for leaf in jax.tree.leaves(parameters))
     return PrivateGradient(clipper, coordinates, trained, noise_multiplier, batch_size)
@@ -154,7 +153,7 @@ def private_gradient(
 def trained_coordinates(
     blueprint: Blueprint, parameters: Parameters
 ) -> Int[np.ndarray, " trained"]:
-    """Which places of the vector of all parameters no mask hides."""
+    """The entries of the vector of all parameters that are not masked."""
     layers = [_places(*pair) for pair in zip(parameters.dense, blueprint.masks, strict=True)]
     free = [np.ones(leaf.shape, bool) for leaf in jax.tree.leaves(parameters.free)]
     shown = [places for layer in layers for places in layer] + free
@@ -176,7 +175,7 @@ PlainGradient = Callable[[Parameters, Array, Array], Parameters]
 
 
 class State(NamedTuple):
-    """All that a run carries from step to step. Holds no rows and no keys."""
+    """The state of a run between steps. Holds no rows and no keys."""
 
     parameters: Parameters
     optimizer: Any
@@ -185,7 +184,7 @@ class State(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a run is; nothing here was computed from the rows."""
+    """The progress of a run; nothing here was computed from the rows."""
 
     step: int
     steps: int
@@ -194,10 +193,10 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What the caller may do between chunks.
+    """Functions that are called between chunks.
 
-    ``should_stop`` is asked before each chunk, also the first; ``on_state`` receives the
-    state after it, for checkpoints, and ``on_progress`` is told where the run is.
+    ``should_stop`` is called before each chunk, also the first; ``on_state`` receives the state
+    after it, for checkpoints, and ``on_progress`` the progress of the run.
     """
 
     on_progress: Callable[[Progress], None] | None = None
@@ -217,7 +216,7 @@ def plain_gradient(loss: Loss, blueprint: Blueprint) -> PlainGradient:
 
 
 class Training(abc.ABC):
-    """Everything about a run but its rows and its randomness."""
+    """A run, except for its rows and its randomness."""
 
     steps: int
 
@@ -231,7 +230,7 @@ class Training(abc.ABC):
 
     @abc.abstractmethod
     def released(self, state: State) -> Parameters:
-        """The parameters a finished run gives out."""
+        """The parameters that a finished run releases."""
 
     def run(
         self,
@@ -241,7 +240,7 @@ class Training(abc.ABC):
         entropy: Entropy,
         callbacks: Callbacks | None = None,
     ) -> State:
-        """Go on from ``state`` to the last step, or to where a callback stops it."""
+        """Run from ``state`` to the last step, or until a callback stops it."""
         callbacks = callbacks or Callbacks()
         advance = self.advance(entropy)
         began = time.monotonic()
@@ -277,7 +276,7 @@ class Loop(Training):
         return State(parameters, update.init(parameters), average, jnp.asarray(0))
 
     def released(self, state: State) -> Parameters:
-        """The parameters a finished run gives out."""
+        """The parameters that a finished run releases."""
         return state.parameters if self.optimizer.averaging is None else state.average
 
     def advance(self, entropy: Entropy) -> Callable[[State, Array, int], State]:
@@ -313,7 +312,7 @@ class Loop(Training):
         return drawn, jnp.arange(self.batches.slots) < size
 
     def update(self, state: State, gradient: Parameters) -> State:
-        """One step along a gradient that may be seen."""
+        """One step along a released gradient."""
         update = self.optimizer.transformation(steps=self.steps)
         change, inner = update.update(gradient, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, change)
@@ -335,7 +334,7 @@ class Loop(Training):
 
 @functools.lru_cache(maxsize=4)
 def _compiled_chunk(loop: Loop, gradient: PlainGradient) -> Callable[..., State]:
-    """The chunk of a loop without privacy, compiled once however often the loop is run."""
+    """A chunk of steps without privacy, compiled once."""
 
     def chunk(state: State, rows: Array, count: Array, sizes: Array, keys: Array) -> State:
         def body(i: Array, state: State) -> State:
@@ -351,7 +350,7 @@ def _compiled_chunk(loop: Loop, gradient: PlainGradient) -> Callable[..., State]
 def _compiled_private(
     loop: Loop, gradient: PrivateGradient
 ) -> tuple[Callable[..., tuple[State, Array, Array]], Callable[..., State]]:
-    """A chunk of private steps, and one step along a gradient that was released outside."""
+    """A chunk of private steps, and one step along a gradient released separately."""
 
     def update(state: State, released: Array) -> State:
         return loop.update(state, gradient.gradient(released, state.parameters))
@@ -423,9 +422,9 @@ def _keys(entropy: Entropy, stream: Stream, step: int, count: int) -> np.ndarray
 
 
 def _require_finite(state: State) -> None:
-    """Stop before a broken model can be released."""
+    """Raise before a model with non-finite parameters can be released."""
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(state.parameters)):
         raise TrainingError(
-            f"training diverged by step {int(state.step)} and nothing was released: "
-            "lower the learning rate or the number of steps; the budget counts as spent"
+            f"training diverged by step {int(state.step)} and nothing was released: use a lower "
+            "learning rate or fewer steps; the budget counts as spent"
         )

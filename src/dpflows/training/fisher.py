@@ -1,15 +1,4 @@
-r"""Blocks of a metric: how the gradients of some weights are whitened.
-
-A block is made of the gradients of a model's own samples (``fisher``) and knows the inverse root
-:math:`W` of their damped second moments: ``Exact`` for small networks beside each other,
-``Kronecker`` for large layers, ``Diagonal`` where correlations are left out.
-
-The clipped sum :math:`\sum_i f_i W g_i` is computed as :math:`W \sum_i f_i g_i`: gradients
-of dense layers are outer products, so the sum inside is a product of two thin matrices, and only
-the norms :math:`|W g_i|` need each row's whitened gradient. Those are computed in single precision
-and raised by a bound of their rounding error.
-
-The Fisher information of a density model, from the model's own samples.
+r"""The Fisher information of a density model, estimated from the model's own samples.
 
 :math:`F = E_{x \sim p_\theta}[g g^\top]` with :math:`g = \nabla_\theta \log p_\theta(x)` is an
 expectation over the model, not over rows, so it costs no privacy (Amari 1998). In coordinates
@@ -17,14 +6,19 @@ whitened by it, half the squared length of a step is the Kullback-Leibler diverg
 makes, and equal noise on every coordinate does equal harm. ``docs/training.md`` has the derivation
 and the figures.
 
-``F`` is taken to be block diagonal. Dense layers that are stacked alike are small networks beside
-each other: those with at most ``MOST_EXACT`` weights each get the exact second moments of all
-their weights (``Exact``). Larger layers get an eigenvalue-corrected Kronecker factorisation
-(``Kronecker``; EKFAC, George et al. 2018). No gradient of a single row's weights is kept for a
+``F`` is taken to be block diagonal. A block knows the inverse root :math:`W` of its damped second
+moments: ``Exact`` for stacked dense layers with at most ``MOST_EXACT`` weights each; ``Kronecker``,
+an eigenvalue-corrected Kronecker factorisation (EKFAC, George et al. 2018), for larger layers;
+``Diagonal`` where correlations are ignored. No gradient of a single row's weights is kept for a
 whole sample.
 
+The clipped sum :math:`\sum_i f_i W g_i` is computed as :math:`W \sum_i f_i g_i`: gradients
+of dense layers are outer products, so the sum inside is a product of two thin matrices, and only
+the norms :math:`|W g_i|` need each row's whitened gradient. Those are computed in single precision
+and increased by a bound of their rounding error.
+
 Guarantee:
-    ``estimate_metric`` sees released parameters and random bits, never a row.
+    ``estimate_metric`` reads released parameters and random bits, never a row.
 """
 
 import abc
@@ -74,13 +68,13 @@ Parts = tuple[Array, ...]
 
 
 class Block(eqx.Module):
-    """The metric of some weights.
+    """The metric of a block of weights.
 
     Guarantee:
         For each row, ``measured`` gives at least the squared length of ``whitened(g)`` in real
-        arithmetic, where ``g`` is what the row adds to ``sums`` where its factor is one; it is not
-        finite where a number is not. ``sums`` and ``whitened`` are in double precision, and what
-        their rounding adds is covered by ``rounding``.
+        arithmetic, where ``g`` is what the row adds to ``sums`` with factor one; it is not finite
+        if an entry is not. ``sums`` and ``whitened`` are in double precision, and their rounding
+        errors are covered by ``rounding``.
     """
 
     #: How many directions count: the trace of F (F + damping)^-1.
@@ -112,15 +106,15 @@ class Block(eqx.Module):
 
     @abc.abstractmethod
     def change(self, step: Float[Array, " size"]) -> Float[Array, "blocks m"]:
-        """A whitened step as a change of the weights; those that nothing depends on stay."""
+        """A whitened step as a change of the weights; weights without effect are unchanged."""
 
     @abc.abstractmethod
     def effective_part(self, step: Float[Array, " size"]) -> Float[Array, " size"]:
-        """The part of a whitened step in directions that count: F (F + damping)^-1 times it."""
+        """The part of a whitened step in effective directions: F (F + damping)^-1 times it."""
 
 
 class _Whole(Block):
-    """A block whose gradients are whitened as wholes."""
+    """A block whose gradients are whitened as whole vectors."""
 
     def sums(
         self, kept: list[Parts], factor: Float64[Array, " rows"]
@@ -188,7 +182,7 @@ class Exact(_Whole):
         return jnp.where(self.is_used, jnp.einsum("bka,bk->ba", self.inverse, parts), 0.0)
 
     def effective_part(self, step: Float[Array, " size"]) -> Float[Array, " size"]:
-        """The part of a whitened step in directions that count."""
+        """The part of a whitened step in effective directions."""
         parts = step.reshape(self.is_used.shape)
         change = jnp.einsum("bka,bk->ba", self.inverse, parts)
         damped = jnp.einsum("bka,ba->bk", self.inverse, self.damping[:, None] * change)
@@ -196,7 +190,7 @@ class Exact(_Whole):
 
 
 def _lower(matrix: Float[Array, "m m"], rows: Float[Array, "rows m"]) -> Float[Array, "rows m"]:
-    """A lower-triangular matrix times each row, without most of its zeros."""
+    """A lower-triangular matrix times each row, skipping most of its zeros."""
     # no faster arithmetic than single precision, which other devices would take
     exactly = jax.lax.Precision.HIGHEST
     bands = [
@@ -214,18 +208,18 @@ def _bands(size: int) -> list[tuple[int, int]]:
 
 
 def _rounded(matrix: Float[Array, "m m"]) -> Float64[Array, ""]:
-    """How far single precision may be off in the matrix times a vector of length one, at most."""
+    """A bound of the single-precision error of the matrix times a unit vector."""
     wide = matrix.astype(jnp.float64)
     return _unit(len(matrix)) * jnp.sqrt(jnp.sum(wide * wide))
 
 
 def _unit(terms: int) -> float:
-    """The relative error of a sum of so many products of three numbers in single precision."""
+    """The relative single-precision error of a sum of products of three numbers."""
     return (max(terms, _FEWEST_TERMS) + 8) * 2.0**-24
 
 
 def rounding(sizes: Sequence[int], slots: int, piece: int) -> float:
-    """The part of the clipping norm that rounding of sums in double precision may use up.
+    """The part of the clipping norm reserved for rounding of sums in double precision.
 
     Rows are added within pieces, then pieces, then a row of the inverse root is multiplied by the
     result: at most ``piece + slots / piece + m`` roundings, each relative to the sum of the rows'
@@ -234,9 +228,9 @@ def rounding(sizes: Sequence[int], slots: int, piece: int) -> float:
     sum with a row and without it.
 
     Args:
-        sizes: The weights of one of each kind of block.
-        slots: The most rows that are added.
-        piece: How many rows are added at once.
+        sizes: The number of weights of each kind of block.
+        slots: The largest number of rows that are added.
+        piece: Number of rows that are added at once.
 
     Example:
         >>> rounding([448], 8704, 512) < 1e-3
@@ -270,7 +264,7 @@ def _exact(parts: list[Parts], damping: Array) -> Exact:
 def _inverse_root(
     moments: Float[Array, "m m"], damping: Array
 ) -> tuple[Float[Array, "m m"], Bool[Array, " m"], Float[Array, ""], Float[Array, ""]]:
-    """The inverse of the damped Cholesky factor, which weights and how many directions count."""
+    """The inverse of the damped Cholesky factor, the active weights and the effective number."""
     unit = jnp.eye(len(moments))
     damping = damping + _TINY * jnp.trace(moments)
     inverse = _inverse_lower(jnp.linalg.cholesky(moments + damping * unit))
@@ -303,7 +297,7 @@ def whole_gradients(member: list[Parts]) -> Float[Array, "rows m"]:
 
 
 def _second_moments(member: list[Parts]) -> Float[Array, "m m"]:
-    """Second moments of whole gradients that no few of them make up."""
+    """Robust second moments of whole gradients, not dominated by a few of them."""
     short = _shortening(member)
     rows = len(short)
     pieces = rows // math.gcd(rows, _MOMENT_ROWS)
@@ -326,7 +320,7 @@ def _second_moments(member: list[Parts]) -> Float[Array, "m m"]:
 
 
 def _shortening(member: list[Parts]) -> Float[Array, " rows"]:
-    """By how much samples' gradients are shortened."""
+    """The factor by which samples' gradients are shortened."""
     with jax.enable_x64(True):
         squares = _squares(member).astype(jnp.float32)
     usual = jnp.sqrt(jnp.mean(jnp.minimum(squares, 25 * jnp.median(squares))))
@@ -365,7 +359,7 @@ class Kronecker(Block):
     def measured(self, parts: list[Parts]) -> tuple[Float64[Array, " rows"], tuple[Array, Array]]:
         """The rows' squared whitened lengths, and both factors in the eigenvectors.
 
-        ``sums`` adds up the same numbers, so what single precision did to them does not matter.
+        ``sums`` adds up the same numbers, so their single-precision errors do not matter.
         """
         ((inputs, outputs),) = parts
         turned = inputs @ self.inputs, outputs @ self.outputs
@@ -393,7 +387,7 @@ class Kronecker(Block):
         return turned.reshape(len(turned), -1)
 
     def effective_part(self, step: Float[Array, " size"]) -> Float[Array, " size"]:
-        """The part of a whitened step in directions that count."""
+        """The part of a whitened step in effective directions."""
         return step * _kept(self.scales, self.damping)
 
 
@@ -409,7 +403,7 @@ def _kronecker(bases: Parts, parts: Parts, damping: Array) -> Kronecker:
 
 
 def _kept(scales: Float64[Array, "..."], damping: Array) -> Float[Array, " size"]:
-    """What damping leaves of each direction, by the inverse roots of damped moments."""
+    """The undamped fraction of each direction, by the inverse roots of damped moments."""
     single = scales.astype(jnp.float32).reshape(-1)
     return 1 - damping * single * single
 
@@ -472,7 +466,7 @@ class Diagonal(_Whole):
         return jnp.where(self.is_used, parts, 0.0)
 
     def effective_part(self, step: Float[Array, " size"]) -> Float[Array, " size"]:
-        """The part of a whitened step in directions that count."""
+        """The part of a whitened step in effective directions."""
         return step * _kept(self.scales, self.damping)
 
 
@@ -501,7 +495,7 @@ _WHOLE = ("full", "diagonal", "identity")
 
 @final
 class _Grouped(eqx.Module):
-    """A masked layer as a stack of dense ones: outputs that see the same inputs."""
+    """A masked layer as a stack of dense ones: outputs that depend on the same inputs."""
 
     members: Array
     exists: Array
@@ -521,7 +515,7 @@ class _Grouped(eqx.Module):
         return inputs * self.patterns[:, None], spread
 
     def join(self, parts: Float[Array, "groups most i"], outputs: int) -> Float[Array, "o i"]:
-        """The groups' weights as one layer's; weights that the mask hides are zero."""
+        """The groups' weights as one layer's; masked weights are zero."""
         bias = parts.shape[-1] - self.patterns.shape[-1]
         seen = jnp.pad(self.patterns, ((0, 0), (0, bias)), constant_values=1)
         kept = parts * self.exists[..., None] * seen[:, None]
@@ -533,10 +527,10 @@ class Piece(NamedTuple):
     """A dense layer, or an array outside of them, as part of a block.
 
     Attributes:
-        place: Which dense layer, or which free array.
+        place: Index of the dense layer or free array.
         is_dense: Whether it is a dense layer.
         lead: The axes of stacked layers.
-        shape: Of the weights of one of them, the bias included.
+        shape: Shape of the weights of one of them, including the bias.
     """
 
     place: int
@@ -551,7 +545,7 @@ class Piece(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Which weights share a block, and how many such blocks are beside each other."""
+    """The weights that share a block, and the number of stacked blocks."""
 
     stack: tuple[int, ...]
     pieces: tuple[Piece, ...]
@@ -575,14 +569,14 @@ class Layout(NamedTuple):
 
 @final
 class Frame(eqx.Module):
-    """A model's structure as the metric needs it; holds no parameters."""
+    """The structure of a model for the metric; holds no parameters."""
 
     blueprint: Blueprint
     grouped: tuple[_Grouped | None, ...]
 
     @classmethod
     def of(cls, blueprint: Blueprint) -> "Frame":
-        """The frame of a model that was taken apart."""
+        """The frame of a separated model."""
         return cls(
             blueprint, tuple(None if g is None else _Grouped.of(g) for g in blueprint.groups)
         )
@@ -667,7 +661,7 @@ def _of_layer(tap: Tap, grouped: _Grouped | None, layer: DenseParameters) -> tup
 
 
 def _without_dead_rows(parts: Any) -> tuple[Any, Bool[Array, " rows"]]:
-    """Zeros for rows that have a part that is not finite, and which rows are others."""
+    """Zeros for rows with a non-finite part, and a mask of the other rows."""
     alive = functools.reduce(jnp.logical_and, [_finite(x) for x in jax.tree.leaves(parts)])
     return jax.tree.map(lambda x: jnp.where(alive[:, None], x, 0.0), parts), alive
 
@@ -685,7 +679,7 @@ class Gradients(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """What the model's own samples tell about a step, before any row is read."""
+    """The metric estimated from the model's own samples, before any row is read."""
 
     blocks: list[Block]
     samples: Float[Array, "n columns"]
@@ -698,7 +692,7 @@ class Metric(NamedTuple):
 
     @property
     def effective(self) -> float:
-        """How many directions count."""
+        """The effective number of directions."""
         return sum(float(np.sum(np.asarray(block.effective))) for block in self.blocks)
 
 
@@ -710,8 +704,8 @@ def estimate_metric(
     Args:
         frame: The model's structure.
         parameters: Released parameters.
-        key: Where the samples come from.
-        settings: How many samples, and which blocks.
+        key: Random key of the samples.
+        settings: Number of samples, and the kind of blocks.
         damping: Added to second moments before their root is taken.
     """
     keys = jax.random.split(jax.random.wrap_key_data(key), _pieces(settings.samples))

@@ -1,18 +1,14 @@
-"""Taps: what each row does to each dense layer, without per-row weight gradients.
+"""Ghost clipping: the clipped gradient sum without per-row weight gradients.
 
 A dense layer ``z = W a + b`` turns a row's loss into a weight gradient that is the
-outer product of what came in, ``a``, and the loss gradient of what went out, ``g``.
-Taps on the layer hand out both, and the squared norm of the product besides, so
-norms and clipped sums need no per-row weight gradient at all. Masked layers
-contribute only on their mask.
-
-A tapped model runs its stacked layers one after the other instead of in a scan: a scan
-would copy all that the taps hand out into buffers that it first fills with zeros.
-
-The clipped gradient sum, and the bound that makes it safe to noise.
+outer product of its input, ``a``, and the loss gradient of its output, ``g``.
+Taps on the layer return both, and the squared norm of the product, so
+norms and clipped sums need no per-row weight gradient. Masked layers
+contribute only on their mask. A tapped model runs its stacked layers one after the other
+instead of in a scan: a scan would copy all that the taps return into zero-filled buffers.
 
 Each row's contribution is made of single-precision factors; products and sums are in double
-precision. A row is clipped to a little less than the norm: by what rounding can hide of its own
+precision. A row is clipped to slightly less than the norm: by what rounding can hide of its own
 length, and by what rounding of the sum over a whole batch can add (``rounding_margin``).
 
 Guarantee:
@@ -48,7 +44,7 @@ class DenseParameters(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """All that is trained: dense layers, and the few free parameters beside them."""
+    """The trained parameters: dense layers, and the free parameters outside them."""
 
     dense: tuple[DenseParameters, ...]
     free: PyTree
@@ -72,7 +68,7 @@ LIFT = 2.0**42
 
 @final
 class _Slot(eqx.Module):
-    """Marks where dense layer ``index`` sits in a model taken apart."""
+    """Marks the position of dense layer ``index`` in a separated model."""
 
     index: int = eqx.field(static=True)
 
@@ -89,7 +85,7 @@ class _TappedLinear(eqx.Module):
 
 
 class _Steps(list[_TappedLinear]):
-    """The layers that a scan would run, one by one; no pytree, so never taken apart."""
+    """The layers that a scan would run, one by one; not a pytree, so never separated."""
 
 
 @jax.custom_vjp
@@ -128,7 +124,7 @@ def _squared_norm(x: Array, g: Array, group: "MaskGroups | None", *, with_bias: 
 
 @final
 class MaskGroups(eqx.Module):
-    """A mask as its few distinct rows and which output has which.
+    """A mask as its few distinct rows and the row of each output.
 
     An autoregressive mask over ``d`` columns has at most ``d`` distinct rows, so
     sums over a mask cost two thin products instead of a full one.
@@ -139,7 +135,7 @@ class MaskGroups(eqx.Module):
 
     @classmethod
     def of(cls, mask: Bool[np.ndarray, "out inputs"]) -> "MaskGroups":
-        """Group the outputs that see the same inputs."""
+        """Group the outputs that depend on the same inputs."""
         patterns, index = np.unique(mask, axis=0, return_inverse=True)
         membership = np.eye(len(patterns))[index.reshape(-1)]
         return cls(jnp.asarray(patterns, float), jnp.asarray(membership))
@@ -147,9 +143,9 @@ class MaskGroups(eqx.Module):
     def pair(
         self, inputs: Float[Array, "*n i"], outputs: Float[Array, "*n o"], *, offset: float = 0.0
     ) -> Array:
-        """Sum of ``inputs[i] * outputs[o]`` over the pairs that the mask lets through.
+        """Sum of ``inputs[i] * outputs[o]`` over the unmasked pairs.
 
-        Each output is paired with ``offset`` besides.
+        Each output is also paired with ``offset``.
         """
         through = inputs @ self.patterns.T.astype(inputs.dtype) + offset
         return jnp.sum(through * (outputs @ self.membership.astype(outputs.dtype)), axis=-1)
@@ -157,7 +153,7 @@ class MaskGroups(eqx.Module):
 
 @final
 class Blueprint(eqx.Module):
-    """A model without its parameters: how to put any parameters back into it."""
+    """A model without its parameters, from which it can be rebuilt."""
 
     rest: PyTree
     masks: tuple[np.ndarray | None, ...]
@@ -338,8 +334,8 @@ def rounding_margin(terms: int, slots: int) -> float:
     sum of the rows' norms, which is ``slots`` times the clip; with and without one row.
 
     Args:
-        terms: The most numbers that are added to get a row's squared norm.
-        slots: The most rows that are added.
+        terms: The largest number of terms in a row's squared norm.
+        slots: The largest number of rows that are added.
 
     Example:
         >>> rounding_margin(300, 2048) < 3e-5
@@ -350,7 +346,7 @@ def rounding_margin(terms: int, slots: int) -> float:
 
 @dataclass(frozen=True)
 class Clipping:
-    """How a row's gradient is bounded.
+    """The rule by which a row's gradient is clipped.
 
     ``fixed`` shortens gradients longer than ``norm``. ``automatic`` (AUTO-S, Bu et
     al. 2022) scales every gradient to nearly ``norm``, so ``norm`` needs no tuning.
@@ -375,7 +371,7 @@ class Clipping:
             raise InputError(f"clipping kind must be 'fixed' or 'automatic', got {self.kind!r}")
 
     def factor(self, norms: Float[Array, "*n"], *, margin: float) -> Float[Array, "*n"]:
-        """What a gradient of each norm is multiplied by."""
+        """The factor on a gradient of each norm."""
         bound = self.norm * (1 - margin)
         if self.kind == "automatic":
             return bound / (norms + self.stabiliser)
@@ -383,7 +379,7 @@ class Clipping:
 
 
 class ClippedSum(NamedTuple):
-    """A sum over rows in double precision, and the most any row can move it."""
+    """A sum over rows in double precision, and its sensitivity to one row."""
 
     gradient: Parameters
     sensitivity: float
@@ -396,13 +392,13 @@ PieceSum = Callable[[int, Parameters, Array, Array], Parameters]
 @final
 @dataclass(frozen=True)
 class Clipper:
-    """A way to get the clipped sum of a batch.
+    """Computes the clipped sum of a batch.
 
     Attributes:
         clip: The sum over a piece of the batch.
         clipping: How each row is bounded.
-        piece: The most rows that are worked on at once: what they leave behind should fit into
-            the caches of the processor.
+        piece: The largest number of rows processed at once: their intermediate results should fit
+        into the processor caches.
     """
 
     clip: PieceSum
@@ -411,7 +407,7 @@ class Clipper:
 
     @property
     def sensitivity(self) -> float:
-        """The most that one row can move the sum."""
+        """The largest change one row can cause in the sum."""
         return self.clipping.norm
 
     def __call__(
@@ -458,21 +454,24 @@ def by_rows(
 def choose_clipper(
     loss: Loss, blueprint: Blueprint, clipping: Clipping, parameters: Parameters, columns: int
 ) -> Clipper:
-    """Taps where they are exact for this model, whole gradients where they are not.
+    """Ghost clipping if it is exact for this model, else per-row gradients.
 
-    Both are compared on made-up rows and perturbed parameters; no private row is
-    involved. A layer used twice in one pass, for instance, defeats taps.
+    Both are compared on generated rows and perturbed parameters; no private row is involved. Ghost
+    clipping is not exact, for instance, if a layer is used twice in one pass.
     """
     taps = by_taps(loss, blueprint, clipping)
     rows = by_rows(loss, blueprint, clipping, microbatch=2)
     if agree(taps, rows, parameters, columns):
         return taps
-    warnings.warn("taps are not exact for this model: clipping row by row, slower", stacklevel=2)
+    warnings.warn(
+        "ghost clipping is not exact for this model; using per-row gradients, which is slower",
+        stacklevel=2,
+    )
     return by_rows(loss, blueprint, clipping)
 
 
 def agree(first: Clipper, second: Clipper, parameters: Parameters, columns: int) -> bool:
-    """Whether two clippers give the same sum on made-up rows."""
+    """Whether two clippers give the same sum on generated rows."""
     key = jax.random.wrap_key_data(jnp.asarray([2, 7], jnp.uint32))
     rows = jax.random.normal(key, (4, columns))
     leaves, tree = jax.tree.flatten(parameters)
@@ -573,7 +572,7 @@ def _factors(
 
 
 def _kept(values: Float[Array, "*n batch k"], factor: Float[Array, " batch"]) -> Array:
-    """Zeros in place of dead rows: their values may be infinite, and 0 * inf is NaN."""
+    """Zeros in place of excluded rows: their values may be infinite, and 0 * inf is NaN."""
     return jnp.where(factor[:, None] > 0, values, 0.0)
 
 

@@ -1,18 +1,15 @@
-"""The statistic that is released: moments of rows seen from each component's own frame.
+"""EM in local frames: the released statistic, noise-aware updates, and splitting.
 
-A component's mean m and factor L are already public, so a row x may be looked at as
-y = L^-1 (x - m), cut to a ball of radius ``clip``. The released sums over rows are, for
+A component's mean m and factor L are already released, so a row x may be expressed as
+y = L^-1 (x - m), clipped to a ball of radius ``clip``. The released sums over rows are, for
 all components stacked, r_k [a0, a1 y, a2 (y y' - t I)] with responsibilities r_k that
 sum to at most one. The noise then scales with the component, not with the table.
 
-The public constants of the local fit, chosen once by measurement and never from the rows.
-
-How far to trust noisy moments: a Kalman gain per component and kind of moment.
-
-The noise of every release is known, so its moments are weighed against what is still
-uncertain about a component. Post-processing of released numbers; no row is seen here.
-
-Growing a mixture: the heaviest components are cut in two across their longest axis.
+The noise of every release is known, so its moments are weighted by Kalman gains, one per
+component and kind of moment, against the remaining uncertainty of the component. A mixture
+grows by splitting its heaviest components along their longest axes. Both are post-processing
+of released numbers. The constants (``Recipe``) were chosen once by measurement, never from
+the rows.
 """
 
 import dataclasses
@@ -42,14 +39,14 @@ Sums = Float64[np.ndarray, "k p"]
 
 @dataclasses.dataclass(frozen=True)
 class Statistic:
-    """Which moments are released and how they are weighed.
+    """The released moments and their weights.
 
     Attributes:
         columns: The number d of columns.
-        block: All products among the first ``block`` columns are released; of the other
-            columns the squares alone. ``columns`` gives full covariances.
-        clip: The radius c to which rows are cut in a component's frame.
-        centre: The multiple t of the identity that is taken off the products.
+        block: All products among the first ``block`` columns are released; of the other columns
+        only the squares. ``columns`` gives full covariances.
+        clip: The radius c to which rows are clipped in a component's frame.
+        centre: The multiple t of the identity that is subtracted from the products.
         count: The weight a0 of the responsibilities themselves.
         first: The weight a1 of the first moments.
         second: The weight a2 of the second moments.
@@ -79,7 +76,7 @@ class Statistic:
 
     @functools.cached_property
     def mask(self) -> Bool[np.ndarray, "d d"]:
-        """Where a covariance may differ from zero."""
+        """The entries of a covariance that may be nonzero."""
         allowed = np.zeros((self.columns, self.columns), dtype=bool)
         one, other = self.pairs
         allowed[one, other] = allowed[other, one] = True
@@ -87,7 +84,7 @@ class Statistic:
 
     @property
     def size(self) -> int:
-        """How many numbers a component costs."""
+        """Number of released values per component."""
         return 1 + self.columns + len(self.pairs[0])
 
     def norm(self, square: float) -> float:
@@ -99,8 +96,8 @@ class Statistic:
     def sensitivity(self) -> float:
         """The largest norm of one row's contribution.
 
-        Its square is convex in the squared radius, so the largest is at an end; leaving
-        out products of different columns only shortens it, except on the axes.
+        Its square is convex in the squared radius, so the largest is at an end; leaving out
+        products of different columns only reduces it, except on the axes.
         """
         return max(self.norm(0.0), self.norm(self.clip**2))
 
@@ -140,7 +137,7 @@ def _unscaled(columns: int, block: int, clip: float, count_share: float) -> Stat
 
 @dataclasses.dataclass(frozen=True)
 class Components:
-    """The released mixture so far; weights sum to one beside the background's.
+    """The released mixture so far; weights sum to one without the background's.
 
     Example:
         >>> len(Components(np.ones(1), np.zeros((1, 2)), np.eye(2)[None]))
@@ -169,7 +166,7 @@ class Background:
 
 
 def inside_cube(rows: Rows) -> Float64[np.ndarray, "m d"]:
-    """The rows without a NaN, each brought into the cube [-1, 1]^d.
+    """The rows without a NaN, each clipped to the cube [-1, 1]^d.
 
     Example:
         >>> inside_cube(np.array([[0.5, np.inf], [np.nan, 0.0]])).tolist()
@@ -184,7 +181,7 @@ def local_sums(
     """The statistic summed over rows, one line per component.
 
     Guarantee:
-        Each row moves the whole array by at most ``ROUNDING`` in L2 norm.
+        Each row changes the whole array by at most ``ROUNDING`` in L2 norm.
     """
     total = np.zeros((len(components), statistic.size))
     inverses = components.inverses
@@ -216,7 +213,7 @@ class Scorer:
             self._floor = np.log(background.weight) + background.log_density
 
     def responsibilities(self, rows: Rows) -> Float64[np.ndarray, "k n"]:
-        """Shares of each row by component; the background takes what is left."""
+        """Shares of each row by component; the background gets the rest."""
         one, other = self._pairs
         features = np.concatenate(
             [np.ones((len(rows), 1)), rows, rows[:, one] * rows[:, other]], axis=1
@@ -274,34 +271,34 @@ def _component_sums(
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How the local fit behaves; the defaults are the ones to use, the rest serves ablations.
+    """Constants of the local fit; use the defaults, other values serve ablations.
 
     Attributes:
         background: The fixed weight of the uniform density on the cube.
-        early_background: Its weight while components still grow; nearly none, so that rows
-            far from all components keep pulling the nearest instead of being written off.
-        clip_offset: Rows are cut to sqrt(columns) plus this many deviations of a component.
+        early_background: Its weight while components still grow; nearly none, so that rows far from
+        all components still attract the nearest instead of being assigned to the background.
+        clip_offset: Rows are clipped to sqrt(columns) plus this many deviations of a component.
         count_share: The part of the statistic's square norm that goes to the counts,
             relative to the part of the moments.
-        gains: Whether noisy moments are damped by what is known of their noise.
+        gains: Whether noisy moments are damped by Kalman gains.
         splitting: Whether components grow by splitting instead of starting at random.
-        scouting: Whether a wide component looks for rows far from all others.
-        scout_weight: The weight it starts with.
-        scout_keep: It is kept if it found so many times the smallest count above the noise.
-        zoom_steps: How many releases find the first Gaussian.
+        scouting: Whether a wide component searches for rows far from all others.
+        scout_weight: Its initial weight.
+        scout_keep: It is kept if its count is this multiple of the smallest count above the noise.
+        zoom_steps: Number of releases for the first Gaussian.
         zoom_first: The part of each but the last of them, where there is one component.
         zoom_share: The least part of the budget they get, in squared mu.
         level_steps: Releases after each doubling of the number of components.
         last_steps: Releases with the final number of components.
-        noise_per_component: A component must be worth this many noise deviations per number.
-        rows_per_component: A component must have this many rows per number.
-        most_per_column: More components per column are not worth their time.
-        weight_variance: The variance of a component's relative weight before it was seen.
-        mean_variance: The variance of its mean in its own frame.
-        shape_variance: The variance of its covariance in its own frame.
-        drift: What each variance gains between releases, because the target moves.
-        split_at: Where the halves of a component are put, in its deviations.
-        split_left: The part of the variance along the split that each half keeps.
+        noise_per_component: A component must have this many noise deviations per parameter.
+        rows_per_component: A component must have this many rows per parameter.
+        most_per_column: The largest number of components per column.
+        weight_variance: The prior variance of a component's relative weight.
+        mean_variance: The prior variance of its mean in its frame.
+        shape_variance: The prior variance of its covariance in its frame.
+        drift: The increase of each variance between releases, because the target moves.
+        split_at: The distance of the halves from the component's mean, in its deviations.
+        split_left: The fraction of the variance along the split that each half keeps.
         floor: The smallest deviation of a component relative to that of all rows.
 
     Example:
@@ -345,7 +342,7 @@ Matrices = Float64[np.ndarray, "k d d"]
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """What cutting rows to a ball leaves of the moments of a standard normal.
+    """The effect of clipping rows to a ball on the moments of a standard normal.
 
     Attributes:
         mean: The derivative of the first moment by the true mean.
@@ -391,7 +388,7 @@ def _beyond(d: int, clip: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Components and how uncertain each still is, as variances in its own frame."""
+    """Components and their remaining uncertainties, as variances in their frames."""
 
     components: Components
     weight: PerComponent
@@ -400,7 +397,7 @@ class State:
 
     @staticmethod
     def fresh(components: Components, recipe: Recipe) -> "State":
-        """Components about which nothing was released yet."""
+        """Components with prior uncertainties, before any release."""
         ones = np.ones(len(components))
         return State(
             components,
@@ -412,10 +409,10 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Channel:
-    """What is public about a release: its statistic, its noise, and what it may do.
+    """The public facts of a release: its statistic, its noise and its limits.
 
     Attributes:
-        statistic: What was summed.
+        statistic: The summed statistic.
         noise: The standard deviation added to each sum.
         rows: The number of rows the components share.
         limits: The smallest and largest change of variance in one step.
@@ -429,7 +426,7 @@ class Channel:
 
     @property
     def response(self) -> Response:
-        """What the cut leaves of each moment."""
+        """The effect of clipping on each moment."""
         return response(self.statistic.columns, self.statistic.clip)
 
     @property
@@ -438,7 +435,7 @@ class Channel:
         return max(self.noise / self.statistic.count, 1.0)
 
     def gain(self, prior: PerComponent, unit: float, size: PerComponent) -> PerComponent:
-        """How much of a step to take if one row of ``size`` moves the sum by ``unit``."""
+        """The fraction of a step to take if a row of ``size`` changes the sum by ``unit``."""
         if not self.recipe.gains:
             return np.ones_like(prior)
         return prior / (prior + (self.noise / (unit * size)) ** 2 + 1 / size)
@@ -520,7 +517,7 @@ def _apart(matrices: Matrices, statistic: Statistic) -> tuple[Matrices, PerCompo
 
 
 def limited(matrices: Matrices, low: float, high: float) -> Matrices:
-    """Symmetric matrices with their eigenvalues brought into a range.
+    """Symmetric matrices with their eigenvalues clipped to a range.
 
     Example:
         >>> limited(np.diag([0.1, 9.0])[None], 0.25, 4.0)[0].diagonal().tolist()
@@ -533,8 +530,8 @@ def limited(matrices: Matrices, low: float, high: float) -> Matrices:
 def split(state: State, target: int, recipe: Recipe, block: int) -> State:
     """The state with ``target`` components, or twice as many as now if that is less.
 
-    A half keeps ``split_left`` of the variance along the cut and starts ``split_at``
-    deviations from the old mean, so the pair has about the moments of the whole.
+    A half keeps ``split_left`` of the variance along the split and starts ``split_at`` deviations
+    from the old mean, so the pair has about the moments of the original component.
 
     Example:
         >>> whole = Components(np.ones(1), np.zeros((1, 1)), np.ones((1, 1, 1)))
@@ -558,9 +555,9 @@ def split(state: State, target: int, recipe: Recipe, block: int) -> State:
 
 
 def with_scout(state: State, wide: Components, weight: float) -> State:
-    """The state and a wide component, last, that looks for rows which no other covers.
+    """The state with a wide component appended, which searches for rows that no other covers.
 
-    Nothing is known about it, so it may follow its first moments wherever they lead.
+    It has prior uncertainty only, so it follows its first moments freely.
     """
     old = state.components
     joined = Components(

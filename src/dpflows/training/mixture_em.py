@@ -1,16 +1,13 @@
-"""The noise of a release: exact, on a fine lattice, or reproducible from a test seed.
+"""Private Gaussian mixtures by EM in local frames, released by Gaussian mechanisms.
 
-The plan of a local fit: how many components, how many releases, how much noise.
+``plan_mixture`` decides how many components, releases and how much noise. ``fit_local`` first
+locates the rows with one Gaussian, whose frame then whitens them; components double by
+splitting. Every release is one noisy sum over all rows (see ``local_frames``), with exact
+noise on a fine lattice; everything else is computed from released numbers.
 
 Guarantee:
-    A plan follows from the budget and the numbers of rows and columns alone, and
+    A plan follows only from the budget and the numbers of rows and columns, and
     ``MixturePlan.events`` is exactly what running it releases.
-
-EM in local frames with noise-aware gains and splitting, released by Gaussian mechanisms.
-
-One Gaussian zooms in on the rows; its frame then whitens them, and components double by
-splitting. Every release is one noisy sum over all rows (see ``frames``); everything else
-works on released numbers.
 """
 
 import dataclasses
@@ -101,12 +98,12 @@ _WANTED = 8
 
 @dataclasses.dataclass(frozen=True)
 class MixturePlan:
-    """What a local fit will do.
+    """The plan of a mixture fit.
 
     Attributes:
         components: The final number of components.
-        rounds: For each release the number of components and its share of squared mu;
-            the shares sum to one.
+        rounds: For each release the number of components and its share of squared mu; the shares
+        sum to one.
         noise: One over the mu of all releases together; zero without privacy.
         rows: The public number of rows.
         columns: The number of columns.
@@ -145,9 +142,9 @@ class MixturePlan:
         """One event per release.
 
         Guarantee:
-            The responsibilities of a row sum to at most one and its moments have unit
-            norm, so a row that comes, goes or is blanked out moves the stacked sums by
-            at most one; replacing it does both and moves them by at most two.
+            The responsibilities of a row sum to at most one and its moments have unit norm, so a
+            row that is added, removed or zeroed out changes the stacked sums by at most one;
+            replacing it changes them by at most two.
         """
         if not self.noise:
             return ()
@@ -184,15 +181,15 @@ def plan_mixture(
     share: float = 1.0,
     recipe: Recipe = DEFAULT,
 ) -> MixturePlan:
-    """The plan that spends what ``before`` leaves of a budget, or a share of that.
+    """The plan that spends the rest of a budget after ``before``, or a share of it.
 
     Args:
-        budget: What may be spent in all.
+        budget: The total budget.
         rows: The public number of rows.
         columns: The number of columns.
-        accountant: Who prices the releases.
-        components: How many components; by default as many as the budget can describe.
-        before: What was or will be released besides.
+        accountant: The accountant's name.
+        components: Number of components; by default as many as the budget supports.
+        before: Other releases within the budget.
         share: The part of squared mu that the mixture may use; the caller spends the rest.
         recipe: The constants of the fit.
 
@@ -225,19 +222,19 @@ def _check(rows: int, columns: int, components: int | None, share: float) -> Non
 
 
 def _numbers(columns: int, block: int) -> float:
-    """How many numbers describe one component."""
+    """Number of parameters of one component."""
     return 1 + 2 * columns + block * (block - 1) / 2
 
 
 def _affordable(rows: int, columns: int, block: int, noise: float, recipe: Recipe) -> int:
-    """The number of components whose parameters stand out of the noise."""
+    """The number of components whose parameters exceed the noise."""
     per_noise, per_rows = recipe.noise_per_component * noise, recipe.rows_per_component
     numbers = max(per_noise, per_rows) * _numbers(columns, block)
     return max(1, min(int(rows / numbers), recipe.most_per_column * columns))
 
 
 def _block(rows: int, columns: int, noise: float, recipe: Recipe) -> int:
-    """The largest block that still allows a mixture worth the name."""
+    """The largest block that still allows several components."""
     if columns <= _FULL_COLUMNS:
         return columns
     for block in range(columns, 1, -1):
@@ -247,7 +244,7 @@ def _block(rows: int, columns: int, noise: float, recipe: Recipe) -> int:
 
 
 def _rounds(k: int, columns: int, block: int, recipe: Recipe) -> tuple[Round, ...]:
-    """Zoom in with one component, then share the rest in proportion to the components."""
+    """First one component, then the rest shared in proportion to the components."""
     if k == 1:
         first = [(1, recipe.zoom_first)] * (recipe.zoom_steps - 1)
         return (*first, (1, 1 - recipe.zoom_first * len(first)))
@@ -301,7 +298,7 @@ class _Frame:
         return np.linalg.solve(self.matrix, (rows - self.origin).T).T
 
     def wide(self, block: int) -> Components:
-        """A Gaussian over the whole cube, seen from this frame."""
+        """A Gaussian over the whole cube, in this frame."""
         factor = _START * np.linalg.inv(self.matrix)
         covariance = factor @ factor.T
         if block < len(self.origin):
@@ -310,7 +307,7 @@ class _Frame:
         return Components(np.ones(1), mean[None], np.linalg.cholesky(covariance)[None])
 
     def background(self, weight: float) -> Background:
-        """The uniform density on the cube, seen from this frame."""
+        """The uniform density on the cube, in this frame."""
         stretch = float(np.linalg.slogdet(self.matrix)[1])
         return Background(weight, stretch - len(self.origin) * math.log(2))
 
@@ -319,14 +316,14 @@ def fit_local(rows: Rows, plan: MixturePlan, *, entropy: Entropy) -> Mixture:
     """Fit a mixture to rows inside the cube [-1, 1]^d as planned.
 
     Args:
-        rows: One row per person; a row with a NaN contributes nothing, and what lies
-            outside the cube is brought to its surface.
-        plan: What to release.
-        entropy: Where the noise comes from.
+        rows: One row per person; a row with a NaN contributes nothing, and rows outside the cube
+        are clipped to it.
+        plan: The releases to make.
+        entropy: Source of randomness.
 
     Guarantee:
         The mixture is a function of ``plan.events`` and public numbers: each event is
-        one Gaussian release of ``local_sums``, which a row moves by at most one.
+        one Gaussian release of ``local_sums``, which a row changes by at most one.
 
     Example:
         >>> from dpflows.training.mixture_em import plan_mixture
@@ -370,7 +367,7 @@ def _released(
     entropy: Entropy,
     release: int,
 ) -> State:
-    """One release and what follows from it."""
+    """One release and the update that follows."""
     sums = local_sums(rows, state.components, channel.statistic, background)
     noised = noisy(sums, channel.noise, entropy=entropy, purpose=f"mixture {release}")
     return updated(state, noised, channel)
@@ -393,7 +390,7 @@ def _zoomed(rows: Rows, plan: MixturePlan, entropy: Entropy) -> State:
 
 
 def _zoom_channel(plan: MixturePlan, release: int, last: bool) -> Channel:
-    """Many columns are first looked at one by one, since products drown in noise."""
+    """With many columns, first only squares are released, since products are lost in noise."""
     block = plan.columns if last or plan.shape == "full" else 1
     statistic, noise = _statistic(plan, block), plan.noise_of(release)
     channel = Channel(statistic, noise, _shared(plan), plan.recipe)
@@ -424,7 +421,7 @@ def _grown(rows: Rows, frame: _Frame, plan: MixturePlan, entropy: Entropy) -> St
 
 
 def _next_level(state: State, frame: _Frame, plan: MixturePlan, count: int, least: float) -> State:
-    """More components: halves of the heaviest, and a scout while there is time to use it."""
+    """More components: halves of the heaviest, and a scout if releases remain to use it."""
     recipe = plan.recipe
     if not recipe.scouting:
         return split(state, count, recipe, plan.block)
@@ -446,14 +443,14 @@ def _first(plan: MixturePlan, entropy: Entropy) -> Components:
 
 
 def _kept(components: Components, floor: float) -> Components:
-    """Components that neither collapse nor run away."""
+    """Components kept from collapsing or diverging."""
     covariances = components.factors @ np.swapaxes(components.factors, 1, 2)
     factors = np.linalg.cholesky(limited(covariances, floor**2, _FARTHEST**2))
     return Components(components.weights, np.clip(components.means, -_FARTHEST, _FARTHEST), factors)
 
 
 def _finished(state: State, frame: _Frame) -> Mixture:
-    """The mixture in the cube, each component widened by what its mean may be off."""
+    """The mixture in the cube, each component widened by the uncertainty of its mean."""
     parts = state.components
     factors = (frame.matrix @ parts.factors) * np.sqrt(1 + state.mean)[:, None, None]
     covariances = factors @ np.swapaxes(factors, 1, 2)

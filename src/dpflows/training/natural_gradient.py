@@ -1,18 +1,18 @@
-r"""Natural-gradient private training: clip and noise where every direction weighs the same.
+"""Private training by natural gradients: clipping and noise in Fisher-whitened coordinates.
 
-A step samples the model, takes the Fisher information from the samples (``fisher``), whitens each
-row's gradient by it, clips, sums and adds noise there, and moves the parameters by a part of the
-result. Progress checks (``checks``) tell how large a part is worth its noise. ``docs/training.md``
+A step samples the model, estimates the Fisher information from the samples (``fisher``), whitens
+each row's gradient by it, clips, sums and adds noise there, and moves the parameters by a fraction
+of the result. Progress checks (``progress_checks``) adapt that fraction. ``docs/training.md``
 has the derivation and the figures.
 
 Guarantee:
-    Given the metric, which no row has a part in, taking one row out of a batch moves
+    Given the metric, which does not depend on any row, taking one row out of a batch moves
     ``Totals.sum``, as it is computed, by at most ``clip`` in L2 norm, whatever the rows contain;
     rows whose gradient is not finite contribute exactly zero. Of the rows' ``Totals`` nothing
     else is read; the other sums are for the model's own samples.
     ``Natural.advance`` adds noise of ``noise_multiplier * clip`` to each coordinate, once per step,
-    before anything else is done with the sum. Beside that it reads the rows in progress checks
-    alone, as many as the plan has.
+    before anything else is done with the sum. Besides that it reads the rows only in progress
+    checks, as many as the plan has.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ _USUAL_RESPONSE = 0.45
 
 
 class Totals(NamedTuple):
-    """What clipped whitened gradients add up to. Never released without noise.
+    """Sums of clipped whitened gradients. Never released without noise.
 
     Attributes:
         sum: Of the clipped gradients.
@@ -69,12 +69,12 @@ class Totals(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What clipping does, measured on the model's own samples.
+    """The effect of clipping, measured on the model's own samples.
 
     Attributes:
-        baseline: What clipped gradients of samples average to. Clipping makes it other than zero,
-            and the same bias is in the rows' average.
-        slope: By how much clipping shortens a small change of the average.
+        baseline: The mean of clipped gradients of samples. Clipping makes it nonzero, and the same
+        bias is in the rows' mean.
+        slope: The factor by which clipping reduces a small change of the mean.
     """
 
     baseline: Float64[np.ndarray, " coordinates"]
@@ -82,11 +82,11 @@ class Response(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What a run remembers of what it released.
+    """Released values that a run carries from step to step.
 
     Attributes:
-        gain_factor: What progress checks have left of the gain.
-        damping: For the next metric.
+        gain_factor: The remaining factor on the gain after progress checks.
+        damping: The damping of the next metric.
         reference: The parameters that the last check chose.
     """
 
@@ -115,7 +115,7 @@ def totals(
 def clipped_totals(
     blocks: list[Block], pieces: list[Gradients], present: Bool[Array, " slots"], clip: float
 ) -> Totals:
-    """Sums over whitened gradients that are there already, each clipped.
+    """Sums over given whitened gradients, each clipped.
 
     Guarantee:
         As for ``totals``. Pieces are summed in a fixed order, in double precision.
@@ -160,7 +160,7 @@ def _clipped_sum(
 
 @eqx.filter_jit
 def _plain_sum(blocks: list[Block], samples: Gradients) -> Float64[Array, " coordinates"]:
-    """The whitened sum of samples' gradients as they are. Not for rows."""
+    """The whitened sum of unclipped gradients of samples. Not for rows."""
     with jax.enable_x64(True):
         each = [block.measured(xs)[1] for block, xs in zip(blocks, samples.parts, strict=True)]
         factor = jnp.ones(len(samples.alive), jnp.float64)
@@ -178,11 +178,11 @@ def move(
     step: Float[Array, " coordinates"],
     settings: NaturalGradient,
 ) -> tuple[Parameters, Array, Array]:
-    """Parameters after a whitened step, by what part of it they moved, and if it was as predicted.
+    """Parameters after a whitened step, the fraction taken, and whether it was as predicted.
 
-    The step is shortened to the trust, and halved until its divergence is about what its length
-    says. Post-processing: the divergence between the models before and after is measured on samples
-    of the model before.
+    The step is shortened to the trust radius, and halved until its divergence is about the one its
+    length predicts. Post-processing: the divergence between the models before and after is measured
+    on samples of the model before.
     """
     change = unwhitened(frame, parameters, metric.blocks, step, settings.metric)
     before, slopes = jax.jvp(
@@ -196,7 +196,7 @@ def move(
         return jax.tree.map(lambda p, c: p - scale * c, parameters, change)
 
     def halved(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        """The next length to try, and whether it is too far."""
+        """The next length to try, and whether it is too long."""
         scale = state[0] / 2
         ratio = jnp.clip(_log_probs(frame, at(scale), metric.samples) - before, -20, 20)
         divergence = jnp.mean(jnp.expm1(ratio) - ratio)
@@ -217,7 +217,7 @@ def _log_probs(frame: Frame, parameters: Parameters, rows: Array) -> Array:
 def scaled(
     blocks: list[Block], gradient: Float64[Array, " coordinates"], gain: Array, hidden: Array
 ) -> Float[Array, " coordinates"]:
-    """A part of a whitened gradient: one gain where directions count, one where damping hides."""
+    """A whitened gradient times one gain in effective directions and another in damped ones."""
     gradient = gradient.astype(jnp.float32)
     ends = np.cumsum([block.size for block in blocks])[:-1]
     each = jnp.split(gradient, ends)
@@ -243,10 +243,10 @@ class Natural(Training):
     Attributes:
         blueprint: The model without its parameters.
         batches: How rows are drawn.
-        settings: What is done with a noisy gradient.
+        settings: The optimizer settings.
         noise_multiplier: The noise's standard deviation over the clipping norm.
         steps: How many steps there are.
-        checks: When and how progress is looked at; not at all if None.
+        checks: When and how progress is checked; never if None.
     """
 
     blueprint: Blueprint
@@ -298,7 +298,7 @@ class Natural(Training):
         """The sum with noise, over the public batch size.
 
         Guarantee:
-            The only way from the rows' ``totals`` to anything else. A step is released once.
+            The only use of the rows' ``totals``. A step is released once.
         """
         if sums.dtype != np.float64:
             raise TypeError("sums must be in double precision")
@@ -308,17 +308,17 @@ class Natural(Training):
         return noise.add(sums, scale=scale, step=step) / self.batches.batch_size
 
     def _clip(self, metric: Metric, step: int) -> float:
-        """The clipping norm: public, because no row has a part in the metric."""
+        """The clipping norm, which is public because the metric does not depend on rows."""
         effective = metric.effective
         if not math.isfinite(effective):
             raise TrainingError(
-                f"training diverged by step {step} and nothing was released: "
-                "raise epsilon or lower the number of steps; the budget counts as spent"
+                f"training diverged by step {step} and nothing was released: use a larger epsilon "
+                "or fewer steps; the budget counts as spent"
             )
         return self.settings.clip * math.sqrt(max(effective, 1.0))
 
     def _response(self, metric: Metric, clip: float) -> Response:
-        """What clipping does to some of the samples.
+        """The effect of clipping on some of the samples.
 
         Before clipping, gradients of samples have the mean zero, and clipped ones are about
         proportional to them: their mean without that part varies much less from sample to sample.
@@ -366,7 +366,7 @@ class Natural(Training):
     def _checked(
         self, state: State, rows: Array, entropy: Entropy, noise: RoundedGaussian
     ) -> State:
-        """The state after the check that is due now, if one is."""
+        """The state after the check that is due now, if any."""
         step, course, checks = int(state.step), state.optimizer, self.checks
         if checks is None or not checks.is_due(step, steps=self.steps):
             return state

@@ -1,4 +1,4 @@
-"""What is done with a noisy gradient: post-processing, so it costs no privacy."""
+"""Optimizers: the update from a noisy gradient, which is post-processing and costs no privacy."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -53,30 +53,30 @@ METRICS = ("block", "kronecker", "full", "diagonal", "identity")
 
 @dataclass(frozen=True)
 class NaturalGradient:
-    r"""How a noisy whitened gradient becomes a step. All of it is post-processing.
+    r"""Natural-gradient steps from noisy whitened gradients. All of it is post-processing.
 
-    A step is a part of the gradient, the gain; a smaller part in directions that damping hides,
-    where noise moves the weights far. Progress checks (``checks``) shorten steps that are no
-    longer worth their noise. In the last part of the run gains fall as those of a Kalman filter
-    that averages what it sees, :math:`1 / (1 / k + t)`.
+    A step is a fraction of the gradient, the gain; a smaller fraction in damped directions, where
+    noise moves the weights far. Progress checks (``progress_checks``) shorten steps that are
+    dominated by noise. In the last part of the run gains decrease like those of an averaging Kalman
+    filter, :math:`1 / (1 / k + t)`.
 
     Attributes:
-        clip: The clipping norm in units of the root of the effective number of parameters, which
-            is what a typical whitened gradient measures.
+        clip: The clipping norm in units of the root of the effective number of parameters, which is
+        the length of a typical whitened gradient.
         damping: Added to second moments, in units of the noise variance that a step would have if
             all of the budget were spent on it. Directions whose signal would be lost in the noise
-            are thereby left alone.
-        least_damping: What is added at least.
+            are thereby left unchanged.
+        least_damping: The smallest damping.
         samples: How many samples of the model the metric is computed from.
-        gain: The part of a gradient that a step takes, as long as no check shortens it.
-        annealing: The part of the steps after which gains fall.
+        gain: The fraction of a gradient that a step takes, unless a check shortens it.
+        annealing: The fraction of the steps after which gains decrease.
         trust: The longest step, as a length in the metric.
-        checks: How many progress checks there are; they are paid for. With none, nothing shortens
-            the steps of a run.
+        checks: Number of progress checks, which are charged to the budget. With none, steps are
+        never shortened.
         metric: ``block``: exact for each small network, Kronecker factors for large layers. For
             comparison ``kronecker`` for all layers, ``full`` for one exact block of all weights,
-            ``diagonal``, which leaves out what is correlated, or ``identity``, which weighs all
-            weights alike.
+            ``diagonal``, which ignores correlations, or ``identity``, which weights all parameters
+            equally.
 
     Example:
         >>> NaturalGradient().name
@@ -104,7 +104,7 @@ class NaturalGradient:
             raise InputError(f"checks must not be negative, got {self.checks}")
 
     def damping_for(self, noise: float, steps: int) -> float:
-        """The damping where a step of a run of so many steps has noise of this variance.
+        """The damping for a run of ``steps`` steps, each with noise of this variance.
 
         Example:
             >>> NaturalGradient(damping=500.0).damping_for(0.01, 100)
@@ -117,8 +117,8 @@ class NaturalGradient:
 
         Args:
             damping: Of this step.
-            wanted: What the noise asks for.
-            is_linear: Whether this step made the divergence that its length predicted.
+            wanted: The damping that suits the noise.
+            is_linear: Whether this step's divergence was as its length predicted.
 
         Example:
             >>> NaturalGradient().damping_after(0.1, 0.02, is_linear=False)
@@ -131,7 +131,7 @@ class NaturalGradient:
         """The gain of a step.
 
         Args:
-            gain_factor: What progress checks have left of the gain.
+            gain_factor: The remaining factor on the gain after progress checks.
             step: Which step this is, from zero.
             steps: How many there are.
 
@@ -144,7 +144,7 @@ class NaturalGradient:
 
     @staticmethod
     def hidden_gain(damping: float) -> float:
-        """The part of the gain that is taken in directions that this damping hides.
+        """The fraction of the gain that is used in damped directions.
 
         Example:
             >>> NaturalGradient.hidden_gain(1.0)
@@ -160,12 +160,12 @@ OPTIMIZERS = ("adam", "sgd", "natural")
 
 
 def name_of(optimizer: str | Descent) -> str:
-    """The name of an optimizer that is given by name or as it is."""
+    """The name of an optimizer, given by name or as an object."""
     return optimizer if isinstance(optimizer, str) else optimizer.name
 
 
 def optimizer_from(description: dict[str, Any]) -> Descent:
-    """Read back what ``dataclasses.asdict`` gave.
+    """Read back the result of ``dataclasses.asdict``.
 
     Example:
         >>> optimizer_from({"name": "natural"}) == NaturalGradient()

@@ -1,10 +1,10 @@
-"""Progress checks: noisy comparisons that tell a run whether its steps help.
+"""Progress checks: noisy comparisons that adapt the step length of a run.
 
 At a few public steps a run compares its parameters, and their average since the last check, with
-the parameters it went on from then, by the rows' mean clipped log-ratio of densities. While steps
-lead, it goes on as it was. Where they jitter, which the average tells, or nothing was gained, it
-goes on with the best of the three and with shorter steps: noise on a gradient cannot be told from
-signal by the gradient alone.
+the reference parameters of the last check, by the rows' mean clipped log-ratio of densities. If
+the steps improve the model, it continues unchanged. If they fluctuate, so that the average is
+better, or nothing was gained, it continues with the best of the three and with shorter steps:
+noise in a gradient cannot be distinguished from signal by the gradient alone.
 
 Guarantee:
     A check releases one vector of two sums. A row adds at most ``CLIP`` to each, so at most
@@ -54,10 +54,10 @@ _SHORTER, _LEAST_GAIN = 0.5, 2.0
 
 
 class Decision(NamedTuple):
-    """What a check says.
+    """The result of a check.
 
     Attributes:
-        chosen: Which parameters to go on with: the present ones, their average, or the reference.
+        chosen: The parameters to continue with: the present ones, their average, or the reference.
         shortening: The factor on the length of later steps.
     """
 
@@ -67,7 +67,7 @@ class Decision(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Checks:
-    """How often a run looks at its progress, and through how much noise.
+    """The number of progress checks of a run, and their noise.
 
     Attributes:
         batches: How rows are drawn for a check.
@@ -86,7 +86,7 @@ class Checks:
 
     @property
     def bound(self) -> float:
-        """How far one row moves the released vector at most."""
+        """The largest change one row can cause in the released vector."""
         return CLIP * math.sqrt(_CANDIDATES)
 
     @property
@@ -95,12 +95,12 @@ class Checks:
         return self.noise_multiplier * self.bound / self.batches.batch_size
 
     def event(self, count: int) -> SampledGaussianEvent:
-        """What so many checks cost."""
+        """The event of all checks."""
         event = self.batches.event(steps=count, noise_multiplier=self.noise_multiplier)
         return dataclasses.replace(event, purpose=PURPOSE)
 
     def done_by(self, step: int, *, steps: int) -> int:
-        """How many checks there have been after ``step`` of ``steps`` steps."""
+        """The number of checks made after ``step`` of ``steps`` steps."""
         return step * self.count // steps
 
     def is_due(self, step: int, *, steps: int) -> bool:
@@ -108,7 +108,7 @@ class Checks:
         return self.done_by(step, steps=steps) > self.done_by(step - 1, steps=steps)
 
     def since(self, step: int, *, steps: int) -> int:
-        """How many steps, of ``step``, were made since the last check before it."""
+        """The number of steps made since the last check before ``step``."""
         last = self.done_by(step - 1, steps=steps)
         return step - math.ceil(last * steps / self.count)
 
@@ -123,15 +123,15 @@ class Checks:
         noise: RoundedGaussian,
         step: int,
     ) -> Float64[np.ndarray, "2"]:
-        """The candidates' mean log-densities above the reference's, with noise.
+        """Noisy mean differences of the candidates' log-densities from the reference's.
 
         Args:
             blueprint: The model without its parameters.
-            reference: What the candidates are compared with.
+            reference: The parameters to compare the candidates with.
             candidates: Two sets of released parameters.
             rows: The private rows.
-            entropy: Where the batch comes from.
-            noise: Where the noise comes from.
+            entropy: Source of randomness of the batch.
+            noise: Source of noise.
             step: The number of this release, which no other release of the run has.
 
         Guarantee:
@@ -155,7 +155,7 @@ class Checks:
         return sums / self.batches.batch_size
 
     def decide(self, gains: Float64[np.ndarray, "2"], *, is_last: bool = False) -> Decision:
-        """What to go on with, by noisy gains of the present parameters and their average.
+        """The decision, by noisy gains of the present parameters and their average.
 
         Args:
             gains: As ``compare`` gives them.
@@ -186,7 +186,7 @@ class Checks:
 
 
 def plan_checks(budget: Budget, *, sampling: str, rows: int, count: int) -> Checks:
-    """So many checks with their share of the budget.
+    """Plan ``count`` checks with their share of the budget.
 
     Example:
         >>> checks = plan_checks(Budget(1.0, 1e-5), sampling="poisson", rows=9000, count=10)
@@ -206,7 +206,7 @@ def plan_checks(budget: Budget, *, sampling: str, rows: int, count: int) -> Chec
 def clipped_sum(
     candidate: Float64[np.ndarray, " rows"], reference: Float64[np.ndarray, " rows"]
 ) -> float:
-    """The sum of rows' log-ratios, which count at most ``CLIP`` each.
+    """The sum of rows' log-ratios, clipped to ``CLIP`` each.
 
     Guarantee:
         A row adds at most ``CLIP``, exactly, and nothing where its ratio is not a number:

@@ -186,7 +186,7 @@ def test_places_are_numbered_like_tables():
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_peer_that_is_too_slow_is_stopped(name):
     peer = PEERS[name](seconds=0.0)
-    with pytest.raises(TooSlow, match="stopped after 0 seconds"):
+    with pytest.raises(TooSlow, match="stopped after the time limit of 0 seconds"):
         peer.fit_sample(rows(100), SCHEMA, Budget(1.0, 1e-6), 10, Entropy.from_os())
 
 

@@ -123,7 +123,7 @@ def test_adaptive_events_stop_at_the_budget():
 
 def test_events_with_their_own_delta_are_refused():
     event: Event = ApproximateEvent(epsilon=UNIT, delta=1e-7)
-    with pytest.raises(InputError, match="delta of its own"):
+    with pytest.raises(InputError, match="its own delta"):
         PrivacyFilter(Budget(1.0, 1e-5)).request(event)
 
 
@@ -134,5 +134,5 @@ def test_the_order_is_public_and_fixed():
         PrivacyFilter(Budget(1.0, 1e-5), order=1.00001)
     with pytest.raises(InputError, match="epsilon"):
         PrivacyFilter(Budget(float("inf"), 1e-5))
-    with pytest.raises(InputError, match="order must be larger"):
+    with pytest.raises(InputError, match="order is too small"):
         PrivacyFilter(Budget(0.1, 1e-5), order=2.0)

@@ -64,7 +64,7 @@ def test_one_fit_may_use_the_whole_cap_and_then_nothing_is_left(ledger, fit):
     assert ledger.spent() == pytest.approx(CAP.epsilon, rel=1e-3)
     assert ledger.remaining() == 0
     for event in (gaussian(0.001), query(1e-3)):
-        assert "still affordable is epsilon 0.0000" in refused(ledger, [event])
+        assert "may use at most epsilon 0.0000" in refused(ledger, [event])
     ledger.verify()
 
 
@@ -75,7 +75,7 @@ def test_what_remains_can_be_spent_and_five_percent_more_cannot(ledger, fit, bef
         ledger.reserve(FITS["flow" if fit == "mixture" else "mixture"](0.3), purpose="fit")
     left = ledger.remaining()
     assert 0.2 < left < 0.98
-    assert f"still affordable is epsilon {left:.3f}"[:-1] in refused(ledger, FITS[fit](1.05 * left))
+    assert f"may use at most epsilon {left:.3f}"[:-1] in refused(ledger, FITS[fit](1.05 * left))
     ledger.reserve(FITS[fit](left), purpose="fit")
     assert CAP.epsilon * 0.97 < ledger.spent() <= CAP.epsilon
     ledger.verify()
@@ -124,7 +124,7 @@ def test_a_charge_with_a_delta_of_its_own(ledger):
 
     ledger.reserve(search(2e-7), purpose="categories")
     ledger.reserve(search(5e-8), purpose="categories")
-    assert "no finite price" in refused(ledger, search(2e-7))
+    assert "no finite cost" in refused(ledger, search(2e-7))
     ledger.verify()
 
 
@@ -183,7 +183,7 @@ def test_declared_charges_are_priced_together_and_granted_once_each(declared, tm
 
 
 def test_what_was_not_declared_is_refused(declared):
-    with pytest.raises(InputError, match="none were declared yet"):
+    with pytest.raises(InputError, match="none is declared yet"):
         declared.reserve([query(0.1)], purpose="fit")
     with pytest.raises(BudgetError, match="would cost"):
         declared.declare([[query(0.6)], [query(0.6)]])
@@ -192,7 +192,7 @@ def test_what_was_not_declared_is_refused(declared):
         refused(declared, [other])
     with pytest.raises(InputError, match="has another declaration"):
         declared.declare([[query(0.1)]])
-    with pytest.raises(InputError, match="nothing to declare"):
+    with pytest.raises(InputError, match="must not be empty"):
         declared.declare([[]])
 
 
@@ -212,9 +212,9 @@ def test_a_declaration_is_tighter_than_a_filter(tmp_path):
 
 
 def test_compositions_are_fixed_and_do_not_mix(ledger, declared, tmp_path):
-    with pytest.raises(InputError, match="takes charges as they come"):
+    with pytest.raises(InputError, match="does not take declarations"):
         ledger.declare([[query(0.1)]])
-    with pytest.raises(InputError, match="composition was fixed when it was made"):
+    with pytest.raises(InputError, match="composition was fixed when it was created"):
         Ledger(tmp_path / "clinic.ledger", composition="declared")
     with pytest.raises(InputError, match="composition must be one of"):
         Ledger(tmp_path / "new.ledger", cap=CAP, composition="both")

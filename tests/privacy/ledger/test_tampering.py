@@ -52,7 +52,7 @@ def test_a_ledger_without_its_guards_is_refused(path):
     connection = sqlite3.connect(path)
     connection.execute("DROP TRIGGER entries_stay")
     connection.close()
-    with pytest.raises(InputError, match="what keeps its rows is gone"):
+    with pytest.raises(InputError, match="its protection was removed"):
         Ledger(path)
 
 
@@ -103,10 +103,10 @@ def test_a_hostile_schema_is_refused_within_a_second(path, kind, before):
         pytest.skip(f"this SQLite cannot make it: {lacking}")
     connection.close()
     started = time.perf_counter()
-    with pytest.raises(InputError, match="was changed by other means"):
+    with pytest.raises(InputError, match="was changed by another program"):
         Ledger(path, cap=cap_for(10))
     for use in ("remaining", "history", "verify") if ledger else ():
-        with pytest.raises(InputError, match="was changed by other means"):
+        with pytest.raises(InputError, match="was changed by another program"):
             getattr(ledger, use)()
     assert time.perf_counter() - started < 1
 
@@ -119,7 +119,7 @@ def test_a_file_that_keeps_sqlite_busy_is_left(path, monkeypatch):
     for command in HOSTILE["a view that never ends"]:
         connection.execute(command)
     connection.close()
-    with pytest.raises(InputError, match="without end"):
+    with pytest.raises(InputError, match="does not end"):
         Ledger(path)
 
 
@@ -295,7 +295,7 @@ def test_a_restored_old_ledger_is_found_by_a_receipt(path, tmp_path):
     os.replace(tmp_path / "old", path)
     Ledger(path).verify()  # the old one is whole: only the receipt can tell
     for charge in ([query()], [query(count=3)]):
-        with pytest.raises(InputError, match="an old copy of the ledger was restored"):
+        with pytest.raises(InputError, match="the ledger was replaced by an older copy"):
             Ledger(path).verify(receipt)
         Ledger(path).reserve(charge, purpose="fit")
 
@@ -305,7 +305,7 @@ def test_a_process_that_saw_more_notices_a_restored_ledger_by_itself(path, tmp_p
     ledger = Ledger(path)
     ledger.reserve([query()], purpose="fit")
     os.replace(tmp_path / "old", path)
-    with pytest.raises(InputError, match="lacks entries that were there before"):
+    with pytest.raises(InputError, match="lacks entries that it had before"):
         ledger.reserve([query()], purpose="fit")
 
 
@@ -337,7 +337,7 @@ def test_a_database_of_something_else_is_left_alone(tmp_path):
     path = tmp_path / "patients.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE patients (name TEXT)")
-    with pytest.raises(InputError, match="is a database of something else"):
+    with pytest.raises(InputError, match="is another kind of database"):
         Ledger(path, cap=cap_for(10))
 
 

@@ -1,4 +1,4 @@
-"""Methods of others that ours are compared with; a new one is one file and one line."""
+"""Baselines: methods of others for comparison; a new one is one file and one line."""
 
 from dpflows.experiments.baselines.aim import AIM
 from dpflows.experiments.baselines.base import Peer, TooSlow

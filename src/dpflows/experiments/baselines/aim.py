@@ -1,7 +1,8 @@
-"""AIM: tables of counts chosen one after the other, where the distribution so far is worst.
+"""AIM: an adaptive and iterative mechanism for synthetic data.
 
+Tables of counts are measured one after the other, where the current distribution fits worst.
 McKenna, Mullins, Sheldon and Miklau, "AIM: an adaptive and iterative mechanism for
-differentially private synthetic data" (2022), written from the paper.
+differentially private synthetic data" (2022), implemented from the paper.
 """
 
 import dataclasses
@@ -108,13 +109,13 @@ class AIM(Peer):
 @final
 @dataclasses.dataclass(frozen=True)
 class Spending:
-    """What was spent, in zero-concentrated privacy, and what a round costs now.
+    """The budget spent so far, in zCDP, and the cost of a round.
 
     Attributes:
-        rho: All that may be spent.
-        spent: What was.
+        rho: The total budget.
+        spent: The budget spent so far.
         noise: Standard deviation of counts.
-        width: Of a choice: how far it moves log odds.
+        width: The range of a choice: the bound on its change of log probability ratios.
 
     Guarantee:
         Rounds cost what ``cost`` says, and never more than ``left`` if ``used_up_if_last``

@@ -1,13 +1,10 @@
-"""Columns of any kind as a few public bins, for methods that know counts alone.
+"""The interface of baselines, public bins of columns, and inference by Private-PGM.
 
 Bins are merged finest bins: labels, truth values, spikes and missing cells stay apart, and
 intervals of numbers are joined into some of equal width. No value is looked at.
 
-What a peer is: another project's way from rows to synthetic rows, at the same budget.
-
-Distributions over bins from noisy counts, by Private-PGM (McKenna et al. 2019).
-
-The library ``mbi`` sees noisy counts only, never a row: all of this is post-processing.
+Distributions over bins are inferred from noisy counts by Private-PGM (McKenna et al. 2019).
+The library ``mbi`` reads only noisy counts, never a row: all of this is post-processing.
 """
 
 import abc
@@ -97,10 +94,10 @@ SECONDS = 600.0
 
 
 class TooSlow(Exception):
-    """A peer that was stopped. It has spent what it has spent, and gives no rows."""
+    """A baseline was stopped by its time limit; it gives no rows."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"too slow, stopped after {seconds:.0f} seconds")
+        super().__init__(f"stopped after the time limit of {seconds:.0f} seconds")
 
 
 @final
@@ -112,7 +109,7 @@ class Clock:
         >>> Clock.of(60.0).check()
         >>> Clock.of(0.0).check()
         Traceback (most recent call last):
-        dpflows.experiments.baselines.base.TooSlow: too slow, stopped after 0 seconds
+        dpflows.experiments.baselines.base.TooSlow: stopped after the time limit of 0 seconds
     """
 
     limit: float
@@ -132,11 +129,11 @@ class Clock:
 
 @dataclasses.dataclass(frozen=True)
 class Peer(abc.ABC):
-    """A method of others, with a budget like ours. A new one is one file and one line in PEERS.
+    """A baseline: a method of others. A new one is one file and one line in PEERS.
 
     Attributes:
-        bins: Intervals that a column of numbers is cut into.
-        seconds: When it is stopped.
+        bins: Number of intervals of a numeric column.
+        seconds: Time limit in seconds.
     """
 
     bins: int = BINS
@@ -148,17 +145,17 @@ class Peer(abc.ABC):
     accountant: ClassVar[str] = "zcdp"
 
     def missing(self) -> str | None:
-        """What to install before this can run; nothing if it can."""
+        """What to install before this can run; None if it can."""
         if importlib.util.find_spec(self.needs) is not None:
             return None
         return f"{self.name} needs {self.needs}; install dpflows[peers]"
 
     @abc.abstractmethod
     def events(self, schema: Schema, budget: Budget) -> tuple[Event, ...]:
-        """Every release that a fit makes, or what they cost together at most."""
+        """Every release of a fit, or events that bound their cost."""
 
     def guarantee(self, schema: Schema, budget: Budget, *, stamp: str = "") -> Guarantee:
-        """What is promised to the people in the table."""
+        """The privacy guarantee of a fit."""
         stamps = (stamp,) if stamp else ()
         events = self.events(schema, budget)
         return guarantee_for(events, budget=budget, accountant=self.accountant, stamps=stamps)
@@ -170,10 +167,10 @@ class Peer(abc.ABC):
 
         Args:
             table: Cells by column.
-            schema: What the columns mean.
+            schema: The schema.
             budget: Finite; all releases together cost at most this.
             n: How many rows to draw.
-            entropy: Where the noise comes from.
+            entropy: Source of randomness.
 
         Raises:
             TooSlow: The time limit has passed.
@@ -201,9 +198,9 @@ class Binned:
 
 
 def require_finite(budget: Budget) -> None:
-    """Refuse a budget without a limit: peers are defined with noise only."""
+    """Refuse an unlimited budget: baselines are defined only with noise."""
     if not budget.is_private:
-        raise InputError("epsilon must be finite in a comparison at equal budgets, got inf")
+        raise InputError("epsilon must be finite in a comparison, got inf")
 
 
 #: Columns of a table of counts, by number.
@@ -234,7 +231,7 @@ class Measured:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
-    """A distribution over bins that explains noisy counts.
+    """A distribution over bins inferred from noisy counts.
 
     Example:
         >>> seen = [Measured((0,), np.array([30.0, 10.0]), 1.0)]
@@ -283,7 +280,7 @@ def fit_graph(
         sizes: Bins of each column.
         measured: What is known.
         rows: The public number of rows.
-        clock: When to give up.
+        clock: The time limit.
         start: An earlier distribution to start from.
         iterations: Steps of mirror descent.
     """

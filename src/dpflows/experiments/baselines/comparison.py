@@ -1,4 +1,4 @@
-"""Our estimators and those of others on the same rows, at the same total budget.
+"""Comparison of dpflows and baselines on the same rows, at the same total budget.
 
 Guarantee:
     None: every figure here is INTERNAL, since held-out real rows are read for it. What each
@@ -67,9 +67,9 @@ class Line:
 
     Attributes:
         method: By name.
-        seconds: What fitting and drawing took.
-        figures: Nothing if the method gave no rows.
-        guarantee: What it promises; nothing for real rows.
+        seconds: Seconds for fitting and drawing.
+        figures: None if the method gave no rows.
+        guarantee: Its guarantee; None for real rows.
         remark: Why there are no figures.
     """
 
@@ -100,15 +100,15 @@ class Line:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arena:
-    """Where methods meet: the same rows to fit, the same rows to be judged by.
+    """A comparison: the rows to fit and the rows to test on, for all methods.
 
     Attributes:
         train: The rows that methods are fitted to.
-        test: Rows that none of them sees.
-        schema: What the columns mean.
-        budget: What each method may spend on the training rows.
-        entropy: Where noise and synthetic rows come from.
-        seconds: When a peer is stopped.
+        test: Held-out rows.
+        schema: The schema.
+        budget: The budget of each method on the training rows.
+        entropy: Source of randomness.
+        seconds: Time limit of a baseline, in seconds.
     """
 
     train: Columns
@@ -135,7 +135,7 @@ class Arena:
         )
 
     def attempt(self, method: str) -> Line:
-        """Fit one method, and judge what it draws."""
+        """Fit one method, and evaluate its rows."""
         start = time.monotonic()
         columns, guarantee = _maker(method)(self)
         seconds = time.monotonic() - start
@@ -144,8 +144,8 @@ class Arena:
     def line(self, method: str) -> Line:
         """The same, whatever happens.
 
-        A method that fails leaves a line that says so, because the others should not be
-        lost with it. The line names the kind of failure, and quotes only messages of ours.
+        If a method fails, its line says so, and the others are not lost. The line names the type of
+        the failure, and quotes only dpflows' own messages.
         """
         start = time.monotonic()
         try:
@@ -162,7 +162,7 @@ class Arena:
 
 
 def methods_for(schema: Schema) -> tuple[str, ...]:
-    """Those that can model a schema, ours first.
+    """The methods that can model a schema, those of dpflows first.
 
     Example:
         >>> methods_for(Schema.from_bounds([0], [1]))[:2]
@@ -177,7 +177,7 @@ def methods_for(schema: Schema) -> tuple[str, ...]:
 
 
 def missing_of(methods: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Peers among the methods that cannot run here, and what to install for them."""
+    """Baselines that cannot run here, and what to install for them."""
     needs = ((name, PEERS[name]().missing()) for name in methods if name in PEERS)
     return tuple((name, needed) for name, needed in needs if needed is not None)
 

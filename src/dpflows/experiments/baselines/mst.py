@@ -1,7 +1,7 @@
-"""MST: noisy counts along a tree of pairs that is chosen in private.
+"""MST: noisy counts along a privately chosen spanning tree of pairs of columns.
 
 McKenna, Miklau and Sheldon, "Winning the NIST contest: a scalable and general approach to
-differentially private synthetic data" (2021), written from the paper.
+differentially private synthetic data" (2021), implemented from the paper.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ _THRESHOLD = 3.0
 @final
 @dataclasses.dataclass(frozen=True)
 class MST(Peer):
-    """Counts of each column, of a spanning tree of pairs, and what a graph makes of them.
+    """Counts of each column, of a spanning tree of pairs, and a distribution inferred from them.
 
     A third of the budget, in zero-concentrated privacy, goes to each of: the columns' counts,
     the choice of the tree by how far pairs are from independence, and the pairs' counts.
@@ -86,8 +86,8 @@ def measure(
         rows: The private rows.
         cliques: The columns of each table.
         noise: Standard deviation over the sensitivity of all tables together.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
         One Gaussian release of the given noise multiplier.
@@ -169,7 +169,7 @@ def _united(part: Sequence[int], i: int, j: int) -> list[int]:
 
 
 def _kept(seen: Measured) -> Int64[np.ndarray, "_"]:
-    """The new number of every bin; the last is for all that noise drowns."""
+    """The new number of every bin; the last is for all bins lost in noise."""
     clear = seen.counts >= _THRESHOLD * seen.noise
     return np.where(clear, np.cumsum(clear) - 1, np.count_nonzero(clear))
 

@@ -1,6 +1,6 @@
-"""MST and AIM as SmartNoise has them, in an environment of its own.
+"""MST and AIM of SmartNoise, run in a separate environment.
 
-Its versions of shared libraries are older than ours, so that it cannot be installed beside
+Its versions of shared libraries are older than ours, so it cannot be installed together with
 dpflows. An environment variable names the Python of an environment that has it.
 """
 
@@ -23,7 +23,7 @@ from dpflows.table.schema import Schema
 
 #: Names the Python of an environment with smartnoise-synth.
 VARIABLE = "DPFLOWS_SMARTNOISE_PYTHON"
-CLAIM = "epsilon is what SmartNoise claims; its releases were not priced here"
+CLAIM = "epsilon is as claimed by SmartNoise; it was not verified by dpflows"
 
 _WORKER = Path(__file__).with_name("smartnoise_worker.py")
 
@@ -42,16 +42,16 @@ class SmartNoise(Peer):
         if python and shutil.which(python):
             return None
         return (
-            f"{self.name} needs smartnoise-synth in an environment of its own; "
-            f"set {VARIABLE} to the Python of it"
+            f"{self.name} needs smartnoise-synth in a separate environment; set {VARIABLE} to the "
+            "Python of that environment"
         )
 
     def events(self, schema: Schema, budget: Budget) -> tuple[Event, ...]:
-        """None are known: they happen in code of others."""
+        """None are known: the releases are made by other code."""
         return ()
 
     def guarantee(self, schema: Schema, budget: Budget, *, stamp: str = "") -> Guarantee:
-        """What is claimed, stamped so."""
+        """The claimed guarantee, marked as such."""
         stamps = (CLAIM, *((stamp,) if stamp else ()))
         return Guarantee(
             epsilon=budget.epsilon,
@@ -68,14 +68,14 @@ class SmartNoise(Peer):
     def draw(self, rows: Binned, budget: Budget, n: int, entropy: Entropy) -> Codes:
         """Let another process fit and draw; it is stopped when the time is over."""
         if budget.neighbours == "replace-one":
-            raise InputError(f"{self.name} claims nothing for replace-one neighbours")
+            raise InputError(f"{self.name} makes no claim for replace-one neighbours; use zero-out")
         task = {"epsilon": budget.epsilon, "delta": budget.delta, "n": n, "sizes": rows.sizes}
         # its labels must be declared: what is not becomes the first of them
         said = self._run(_packed(codes=np.maximum(rows.codes, 0), **task))
         with np.load(io.BytesIO(said), allow_pickle=False) as file:
             drawn = file["codes"].astype(np.int64)
         if drawn.shape != (n, len(rows.sizes)) or (drawn >= np.array(rows.sizes)).any():
-            raise InputError(f"{self.name} gave rows of another form than was asked for")
+            raise InputError(f"{self.name} returned rows of an unexpected shape")
         return drawn
 
     def _run(self, task: bytes) -> bytes:

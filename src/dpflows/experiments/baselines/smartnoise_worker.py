@@ -1,4 +1,4 @@
-"""Run by the Python of an environment with smartnoise-synth; knows nothing of dpflows.
+"""The program that runs SmartNoise in its own environment; does not import dpflows.
 
 Reads arrays from standard input, fits and draws, and writes arrays to standard output.
 """
@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def synthesise(name: str, task: dict[str, Any]) -> np.ndarray:
-    """Rows of a synthesizer whose bins are told to it, so that it reads none off the rows."""
+    """Rows of a synthesizer with given bins, so that it reads none from the rows."""
     import pandas as pd
     from snsynth import Synthesizer, TableTransformer
     from snsynth.transform import LabelTransformer

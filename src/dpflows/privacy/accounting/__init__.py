@@ -1,6 +1,6 @@
-"""What releases cost: accountants, calibration and filters.
+"""Accountants, calibration and privacy filters.
 
-The only package that talks to the accounting library.
+The only package that imports the accounting library.
 """
 
 from dpflows.privacy.accounting.base import Accountant, Profile

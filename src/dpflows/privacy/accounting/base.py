@@ -1,4 +1,4 @@
-"""What an accountant is: events in, a privacy profile out."""
+"""The interface of accountants: from a list of events to a privacy profile."""
 
 import abc
 import dataclasses
@@ -13,7 +13,7 @@ from dpflows.privacy.guarantee import Kind
 
 
 class Profile(abc.ABC):
-    """What a composition of events costs: epsilon for each delta and back.
+    """The cost of a composition of events: epsilon for each delta and vice versa.
 
     Example:
         >>> from dpflows.privacy.accounting.gdp import GaussianProfile
@@ -60,10 +60,10 @@ class LowerOf(Profile):
 @final
 @dataclasses.dataclass(frozen=True)
 class Approximated(Profile):
-    """The profile of a program that comes close to the mechanism whose profile is known.
+    """The profile of a program that approximates a mechanism whose profile is known.
 
     Attributes:
-        ideal: What the mechanism costs.
+        ideal: The profile of the mechanism.
         distance: The most by which the program's output differs from the mechanism's, in
             total variation, on either of two neighbouring tables.
 
@@ -82,14 +82,14 @@ class Approximated(Profile):
     distance: float
 
     def epsilon(self, delta: float) -> float:
-        """The epsilon at what the distance leaves of ``delta``."""
+        """The mechanism's epsilon at ``delta`` less the distance's part."""
         # the distance counts e^epsilon times; twice as much allows for the epsilon that it adds
         taken = 2 * self._spent(self.ideal.epsilon(delta))
         epsilon = self.ideal.epsilon(delta - taken) if taken < delta else math.inf
         return epsilon if self._spent(epsilon) <= taken else math.inf
 
     def delta(self, epsilon: float) -> float:
-        """The delta of the mechanism and what the distance adds."""
+        """The mechanism's delta plus the distance's part."""
         return min(1.0, self.ideal.delta(epsilon) + self._spent(epsilon))
 
     def _spent(self, epsilon: float) -> float:
@@ -97,13 +97,13 @@ class Approximated(Profile):
 
 
 class Accountant(abc.ABC):
-    """A way to price a list of events under a neighbour relation.
+    """Computes the cost of a list of events under a neighbour relation.
 
     A new accountant is one file with a final subclass and one line in the registry.
 
     Guarantee:
-        ``kind`` says what its figures are worth: a ``bound`` is proven to be at least
-        the true cost, an ``estimate`` may be below it.
+        ``kind`` says what its figures are: a ``bound`` is proven to be at least the true cost, an
+        ``estimate`` may be below it.
 
     Example:
         >>> from dpflows.privacy.accounting import ACCOUNTANTS
@@ -118,11 +118,11 @@ class Accountant(abc.ABC):
 
     @abc.abstractmethod
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
-        """The cost of making all ``events``, or an ``InputError`` if it cannot be priced."""
+        """The cost of making all ``events``, or an ``InputError`` if it cannot be computed."""
 
 
 def unit(event: Event) -> Event:
-    """The event made once, without the label that does not matter for its price."""
+    """The event made once, without its purpose, which does not affect its cost."""
     return dataclasses.replace(event, count=1, purpose="")
 
 
@@ -135,8 +135,9 @@ def tally(events: Sequence[Event]) -> dict[Event, int]:
 
 
 def unpriced(event: Event, accountant: str, neighbours: Neighbours, remedy: str) -> InputError:
-    """The error of an accountant that cannot price an event, naming what can."""
+    """The error of an accountant that does not support an event, naming one that does."""
     return InputError(
-        f"accountant {accountant!r} cannot price a {event.kind} event under neighbours "
+        f"accountant {accountant!r} cannot compute the cost of a {event.kind} event under "
+        "neighbours "
         f"{neighbours!r}; {remedy}"
     )

@@ -1,9 +1,8 @@
-"""The noise or the number of steps that a budget allows.
+"""Calibration: the noise multiplier or the number of steps that a budget allows.
 
-Both searches keep a bracket whose one end is known to be within the budget, and return
-that end: rounding never spends more than was allowed.
-
-One training run as every accountant sees it.
+Both searches keep a bracket of which one end is known to be within the budget, and return
+that end, so rounding never exceeds the budget. ``Run`` is one training run whose cost can be
+computed by every accountant.
 """
 
 import dataclasses
@@ -39,7 +38,7 @@ _PATIENCE = 12
 
 @dataclasses.dataclass(frozen=True)
 class _Trial:
-    """A setting on a log scale and the log of its cost over the budget."""
+    """A setting on a log scale and the log of the ratio of its cost to the budget."""
 
     at: float
     excess: float
@@ -60,18 +59,18 @@ class _Search:
 
     @property
     def beyond(self) -> _Trial | None:
-        """The cheapest trial that it does not."""
+        """The cheapest trial that exceeds it."""
         refused = [trial for trial in self.trials if trial.excess > 0]
         return min(refused, key=lambda trial: self.uphill * trial.at, default=None)
 
     @property
     def ends(self) -> list[_Trial]:
-        """The bracket: both sides, or the one there is."""
+        """The ends of the bracket that are known."""
         return [trial for trial in (self.within, self.beyond) if trial is not None]
 
     @property
     def width(self) -> float:
-        """The length of the bracket, nothing if one side is missing."""
+        """The length of the bracket; ``None`` if one end is unknown."""
         places = [trial.at for trial in self.ends]
         return max(places) - min(places)
 
@@ -80,15 +79,15 @@ class _Search:
         return _Search([*self.trials, trial], self.uphill)
 
     def stride(self, last: _Trial) -> float:
-        """How far to walk for a bracket, if the cost grows like a root."""
+        """The step of the bracket search, if the cost grows like a root."""
         length = min(max(2.1 * abs(last.excess), _LEAST_STRIDE * 4.0 ** len(self.trials)), 4.0)
         return math.copysign(length, -self.uphill * last.excess)
 
     def aim(self, margin: float) -> float:
-        """Where a secant meets the budget inside the bracket.
+        """The point inside the bracket where a secant meets the budget.
 
-        The one through the two best trials is steep enough near the end; before that, what
-        the other events cost may flatten it, and the one through the bracket's ends serves.
+        The one through the two best trials is steep enough near the end; before that, the cost of
+        the other events may flatten it, and the one through the bracket's ends is used.
         """
         low, high = sorted(trial.at for trial in self.ends)
         best = sorted(self.trials, key=lambda trial: abs(trial.excess))[:2]
@@ -100,7 +99,7 @@ class _Search:
 
 
 def _crossing(one: _Trial, two: _Trial) -> float:
-    """Where the line through two trials meets the budget; nowhere if it is flat or steep."""
+    """Where the line through two trials meets the budget; ``None`` if flat or too steep."""
     slope = (two.excess - one.excess) / (two.at - one.at)
     return one.at - one.excess / slope if slope else math.nan
 
@@ -114,10 +113,10 @@ def calibrate_noise(
     """The smallest noise multiplier whose events stay within the budget.
 
     Args:
-        budget: What may be spent; an unlimited one needs no noise.
+        budget: The budget; an unlimited one needs no noise.
         events_for: The events of a run with a given noise multiplier; their cost must
             fall as it grows.
-        accountant: Who prices them.
+        accountant: The accountant's name.
 
     Guarantee:
         The cost at the returned multiplier is at most ``budget.epsilon``.
@@ -149,7 +148,7 @@ def calibrate_noise(
 
 
 def _near(budget: Budget, events_for: Callable[[float], Sequence[Event]]) -> float:
-    """About the logarithm of the noise, by an estimate: where a search begins changes no result."""
+    """An estimate of the log noise at which the search begins; the result does not depend on it."""
 
     def uncut(noise: float) -> list[Event]:
         return [_without_cap(event) for event in events_for(noise)]
@@ -176,9 +175,9 @@ def calibrate_steps(
     """The largest number of steps whose events stay within the budget.
 
     Args:
-        budget: What may be spent; must be finite.
+        budget: The budget; must be finite.
         events_for: The events of a run of a given number of steps.
-        accountant: Who prices them.
+        accountant: The accountant's name.
 
     Guarantee:
         The cost of the returned number of steps is at most ``budget.epsilon``.
@@ -197,7 +196,10 @@ def calibrate_steps(
         28
     """
     if not budget.is_private:
-        raise InputError("epsilon must be finite to derive steps; give the number of steps instead")
+        raise InputError(
+            "epsilon must be finite to compute the number of steps; give the number "
+            "of steps instead"
+        )
 
     def trial(logarithm: float) -> _Trial:
         steps = round(math.exp(logarithm))
@@ -213,10 +215,10 @@ def calibrate_steps(
 
 
 _NO_NOISE_SUFFICES = (
-    "epsilon is too small for any noise_multiplier: the other releases alone exceed it; raise "
-    "epsilon or drop some of them"
+    "epsilon is too small for any noise_multiplier: the other releases alone exceed it; increase "
+    "epsilon or remove some of them"
 )
-_NO_STEP_FITS = "epsilon does not allow a single step; raise epsilon or the noise_multiplier"
+_NO_STEP_FITS = "epsilon does not allow a single step; increase epsilon or the noise_multiplier"
 
 
 def _allowed(search: _Search, refusal: str) -> _Trial:
@@ -226,7 +228,7 @@ def _allowed(search: _Search, refusal: str) -> _Trial:
 
 
 def _between(search: _Search) -> int | None:
-    """The number of steps to try next, strictly inside the bracket; none if it is closed."""
+    """The number of steps to try next, strictly inside the bracket; ``None`` if it is closed."""
     low, high = sorted(_steps(trial) for trial in search.ends)
     if high - low <= 1:
         return None
@@ -247,7 +249,7 @@ def _priced(at: float, events: Sequence[Event], budget: Budget, accountant: str)
 def _bracket(
     search: _Search, trial: Callable[[float], _Trial], ends: tuple[float, float]
 ) -> _Search:
-    """Walk until one trial is within the budget and one beyond it, or the range ends."""
+    """Extend the search until one trial is within the budget and one beyond, or the range ends."""
     while search.within is None or search.beyond is None:
         last = search.trials[-1]
         ahead = min(max(last.at + search.stride(last), ends[0]), ends[1])
@@ -273,7 +275,7 @@ def strength(budget: Budget) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """One way to price a run: who counts, how batches are drawn, what is hidden.
+    """One way to account for a run: accountant, batch sampling and neighbour relation.
 
     Example:
         >>> View("gdp-clt", "uniform", "replace-one").kind
@@ -286,18 +288,18 @@ class View:
 
     @property
     def kind(self) -> Kind:
-        """Whether its figures are bounds or estimates."""
+        """``bound`` or ``estimate``."""
         return ACCOUNTANTS[self.accountant].kind
 
     @property
     def reading(self) -> str:
-        """What its figures mean, in one line."""
+        """The meaning of its figures, in one line."""
         return ACCOUNTANTS[self.accountant].reading
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Steps of private training whose number is still open.
+    """A training run whose number of steps is not fixed yet.
 
     Example:
         >>> run = Run(rows=24059, batch_size=100, noise_multiplier=2.1, delta=1.52e-5)
@@ -312,7 +314,7 @@ class Run:
     delta: float
 
     def events(self, sampling: Sampling, steps: int) -> list[SampledGaussianEvent]:
-        """What a run of ``steps`` steps releases."""
+        """The events of ``steps`` steps."""
         step = SampledGaussianEvent(
             sampling=sampling,
             rows=self.rows,
@@ -323,7 +325,7 @@ class Run:
         return [step]
 
     def epsilon(self, view: View, *, steps: int) -> float:
-        """What ``steps`` steps cost in this view."""
+        """The epsilon of ``steps`` steps in this view."""
         return epsilon_of(
             self.events(view.sampling, steps),
             delta=self.delta,
@@ -332,7 +334,7 @@ class Run:
         )
 
     def steps(self, view: View, *, epsilon: float) -> int:
-        """How many steps ``epsilon`` allows in this view; none if not even one."""
+        """The number of steps that ``epsilon`` allows in this view; ``None`` if not even one."""
         budget = Budget(epsilon, self.delta, view.neighbours)
         try:
             return calibrate_steps(
@@ -342,7 +344,7 @@ class Run:
             return 0
 
     def views(self, samplings: Sequence[Sampling] = SAMPLINGS) -> Iterator[View]:
-        """All views that can price this run, the default accountant first."""
+        """All views that support this run, the default accountant first."""
         self.events("poisson", 1)
         for accountant in ACCOUNTANTS:
             for sampling in samplings:

@@ -1,7 +1,8 @@
-"""How far and how wide privacy losses reach, which decides the grid they are rounded to.
+"""The grid on which privacy losses are discretised.
 
-The grid is a power of two that only grows when events are added or made costlier, so
-a coarser (more pessimistic) grid never makes a dearer composition look cheaper.
+The spacing follows from a rough standard deviation and the largest loss of each event. It is
+a power of two that only grows when events are added or become costlier, so a coarser (more
+pessimistic) grid never makes a costlier composition look cheaper.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ _LARGEST_EXPONENT = 600.0
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """A rough standard deviation of one event's privacy loss and the largest loss met."""
+    """A rough standard deviation and the largest value of one event's privacy loss."""
 
     deviation: float
     reach: float
@@ -49,7 +50,7 @@ def grid_for(tallied: Mapping[Event, int], neighbours: Neighbours) -> float:
 
 
 def full_batch(event: Event) -> Event:
-    """A sampled Gaussian whose batch is the whole table, as the plain Gaussian it is."""
+    """A sampled Gaussian whose batch is the whole table, as a plain Gaussian."""
     match event:
         case SampledGaussianEvent(rate=1.0, batch_cap=None, noise_multiplier=noise):
             return GaussianEvent(noise=noise, sensitivity=Sensitivity.of_sum(1.0))
@@ -58,7 +59,7 @@ def full_batch(event: Event) -> Event:
 
 
 def merge_gaussians(tallied: Mapping[Event, int], neighbours: Neighbours) -> dict[Event, int]:
-    """All plain Gaussians as the single one that equals their composition exactly."""
+    """All plain Gaussians merged into the one that equals their composition exactly."""
     squares, rest = 0.0, {}
     for event, count in tallied.items():
         plain = full_batch(event)
@@ -74,7 +75,7 @@ def merge_gaussians(tallied: Mapping[Event, int], neighbours: Neighbours) -> dic
 
 @functools.singledispatch
 def spread_of(event: Event, neighbours: Neighbours) -> Spread:
-    """The spread of one event's loss; the Rényi curve speaks for kinds without their own."""
+    """The spread of one event's loss; by its Rényi curve for kinds without a rule."""
     # what may fail has no reach of its own: it is mass at infinity
     kept = rdp.Curve(rdp.curve_of(event, neighbours).costs)
     reach = kept.epsilon(math.exp(-50))
@@ -119,7 +120,7 @@ def _(event: SampledGaussianEvent, neighbours: Neighbours) -> Spread:
 def _amplified(reach: float, rate: float) -> float:
     """The largest loss after sampling: log(1 + rate (exp(reach) - 1)).
 
-    Losses beyond a float's exponent count as unbounded, which no one would call private.
+    Losses beyond the range of a float count as unbounded.
     """
     return math.log1p(rate * math.expm1(min(reach, _LARGEST_EXPONENT)))
 

@@ -1,15 +1,15 @@
-"""A cap that holds for charges chosen by earlier results.
+"""Privacy filters: budgets for charges that are chosen adaptively, from earlier results.
 
-Every charge after the first is replaced by something at least as revealing that adds up
-whatever the results were. There are two ways, and what is granted must fit one of them as
-a whole: two unit Gaussians at a distance ``mu``, up to a chance ``slack`` with which nothing
-is promised, whose squared distances add up because Gaussians of any sizes are increments of
-one Brownian motion; or a pure epsilon. The proof is in ``docs/ledger.md``.
+``AdaptiveFilter`` serves ledgers. Every charge after the first is replaced by a dominating
+release whose cost adds up whatever the results were, in one of two ways, and all granted
+charges must fit one of them: two unit Gaussians at a distance ``mu``, except with
+probability ``slack``, whose squared distances add up because Gaussians of any sizes are
+increments of one Brownian motion; or a pure epsilon. The proof is in ``docs/ledger.md``.
 
-Gates for runs that stop by themselves: ask before each release, stop when refused.
-
-The cost of a run whose length depends on what it saw is the cost of the longest run
-it might have made. Both gates therefore fix that length, or that cost, beforehand.
+``StepFilter`` and ``PrivacyFilter`` serve runs that stop by themselves: request each release
+before it is made, and stop when refused. The cost of a run whose length depends on results
+is that of the longest run it might have made, so both fix that length, or that cost,
+beforehand.
 """
 
 import dataclasses
@@ -57,11 +57,11 @@ _LARGEST_MU = 256.0
 
 
 class Price(NamedTuple):
-    """What one charge takes from a filter.
+    """The cost of one charge in a filter.
 
     Attributes:
-        mu: The distance of two Gaussians that are at least as easy to tell apart.
-        slack: The chance with which even they promise nothing.
+        mu: The distance of two unit Gaussians that dominate the charge.
+        slack: The probability with which even they give no guarantee.
     """
 
     mu: float
@@ -71,12 +71,12 @@ class Price(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class AdaptiveFilter:
-    """How much may follow a first charge, whatever the results say.
+    """Limits the charges that may follow a first charge, whatever the results are.
 
     Args:
-        budget: What all charges together may cost.
-        first: The first charge. It is asked for before any result is seen, so its exact
-            privacy loss counts.
+        budget: The budget of all charges together.
+        first: The first charge. It is requested before any result is seen, so its exact privacy
+        loss is used.
 
     Guarantee:
         Let a later charge be granted only if, it included, the root of the sum of all
@@ -102,28 +102,28 @@ class AdaptiveFilter:
 
     @property
     def slack_cap(self) -> float:
-        """The part of the cap's delta that all later charges together may use up."""
+        """The part of the cap's delta available to all later charges together."""
         return SLACK_SHARE * self.budget.delta
 
     @functools.cached_property
     def mu_cap(self) -> float:
-        """The largest Gaussian that may follow the first charge; zero if nothing may."""
+        """The largest Gaussian distance that may follow the first charge; zero if none may."""
         epsilon, largest = self.budget.epsilon, _largest_mu(self.budget)
         return _last(lambda mu: self._delta(mu, epsilon) <= self._gaussian_delta, largest)
 
     @functools.cached_property
     def pure_cap(self) -> float:
-        """How much pure epsilon may follow the first charge if nothing else does."""
+        """The pure epsilon that may follow the first charge if nothing else does."""
         epsilon, delta = self.budget.epsilon, PURE_SHARE * self.budget.delta
         known = epsilon - pure_epsilon(self.first, self.budget.neighbours)
         found = _last(lambda pure: self._pure_delta(pure, epsilon) <= delta, epsilon)
         return max(known, found)
 
     def price(self, events: Sequence[Event], *, slack: float) -> Price:
-        """What a later charge costs after ``slack`` was used up; infinite if it has no price.
+        """The cost of a later charge after ``slack`` was used; infinite if it has no finite cost.
 
         Guarantee:
-            Depends on the charge and on earlier requests, on no result.
+            Depends only on the charge and on earlier requests, not on results.
         """
         tallied = tuple(merge_gaussians(tally(events), self.budget.neighbours).items())
         plain = _without_slack(tallied, self.budget.neighbours)
@@ -133,11 +133,11 @@ class AdaptiveFilter:
         return Price(plain, 0.0) if plain <= 1.001 * sparing.mu else sparing
 
     def pure_epsilon(self, events: Sequence[Event]) -> float:
-        """What a later charge costs as a pure epsilon; infinite if it has none."""
+        """The cost of a later charge as a pure epsilon; infinite if it has none."""
         return pure_epsilon(events, self.budget.neighbours)
 
     def epsilon(self, mu: float = math.inf, pure: float = math.inf) -> float:
-        """What the first charge and later ones of this ``mu`` or ``pure`` cost at the cap's delta.
+        """The epsilon, at the cap's delta, of the first charge and later ones of this size.
 
         Guarantee:
             A bound if it was decided without looking at results that charging would stop
@@ -148,10 +148,10 @@ class AdaptiveFilter:
         return max(self._alone, min(self._epsilon_by_mu(mu), self._epsilon_by_pure(pure)))
 
     def remaining(self, mu: float) -> float:
-        """The largest single fit still affordable: its epsilon at the cap's delta.
+        """The epsilon, at the cap's delta, that remains for one further fit.
 
-        It is the epsilon of 0.99 of the Gaussian that is left, so that a fit with sampled
-        batches, which is not quite a Gaussian, is affordable too.
+        It is the epsilon of 0.99 of the remaining Gaussian distance, so that a fit with sampled
+        batches, which is not exactly Gaussian, is granted too.
         """
         left = math.sqrt(max(self.mu_cap**2 - mu**2, 0.0))
         return as_epsilon((1 - _MARGIN) * left, self.budget.delta)
@@ -233,7 +233,7 @@ def pure_epsilon(events: Sequence[Event], neighbours: Neighbours) -> float:
 
 
 def added(mu: float, slack: float, price: Price) -> tuple[float, float]:
-    """What is used up after one more charge.
+    """The total ``mu`` and ``slack`` after one more charge.
 
     Example:
         >>> added(0.3, 0.0, Price(0.4, 0.0))
@@ -257,7 +257,7 @@ def _largest_mu(budget: Budget) -> float:
 
 
 def _last(holds: Callable[[float], bool], most: float) -> float:
-    """The largest number up to ``most`` for which a condition holds, rounded down; or zero."""
+    """The largest number up to ``most`` that meets a condition, rounded down; else zero."""
     if not holds(0.0):
         return 0.0
     low, high = 0.0, most
@@ -269,10 +269,10 @@ def _last(holds: Callable[[float], bool], most: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _delta_beside(tallied: Tallied, neighbours: Neighbours, mu: float, epsilon: float) -> float:
-    """The delta at ``epsilon`` of a charge and a Gaussian beside it.
+    """The delta at ``epsilon`` of the composition of a charge and a Gaussian.
 
-    The mean, over the loss of the charge, of the Gaussian's delta at what is left of
-    ``epsilon``; for both orders of the neighbours.
+    The mean, over the loss of the charge, of the Gaussian's delta at the rest of ``epsilon``; for
+    both orders of the neighbours.
     """
     if all(isinstance(event, GaussianEvent) for event, _ in tallied):
         return _gaussian_delta(math.hypot(mu, _without_slack(tallied, neighbours)), epsilon)
@@ -290,7 +290,7 @@ def _coarse_losses(tallied: Tallied, neighbours: Neighbours) -> tuple[Loss, ...]
 
 
 def _coarse(loss: Loss) -> Loss:
-    """The loss on fewer points.
+    """The loss merged onto fewer points.
 
     Guarantee:
         Dominates: each loss is split between the two points around it such that its
@@ -315,7 +315,7 @@ def _mean_delta(loss: Loss, mu: float, epsilon: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _dominating_mu(tallied: Tallied, neighbours: Neighbours, slack: float) -> float:
-    """The smallest distance whose Gaussians, with a chance of failure, dominate a charge."""
+    """The smallest distance whose Gaussians dominate a charge, up to a failure probability."""
     return max(_smallest_mu(*_profile(loss), slack) for loss in losses_of(tallied, neighbours))
 
 
@@ -439,20 +439,20 @@ _ROUNDING = 1e-12
 
 @final
 class StepFilter:
-    """Lets through as many identical steps as the budget allows, at the tight price.
+    """Grants as many identical steps as the budget allows, with tight accounting.
 
-    The number is worked out once; a check is a comparison of two integers.
+    The number is computed once; a check is a comparison of two integers.
 
     Args:
-        budget: What the whole run may cost.
+        budget: The budget of the whole run.
         step: One step.
-        before: What was already released and shares the budget.
-        accountant: Who prices it.
+        before: The events that were already released within the same budget.
+        accountant: The accountant's name.
 
     Guarantee:
-        However the caller decides to stop early, all granted steps together cost at
-        most ``budget.epsilon``. A run that stopped because of what it saw must claim
-        ``limit`` steps; one that stopped for public reasons may claim ``spent()``.
+        However the caller decides to stop early, all granted steps together cost at most
+        ``budget.epsilon``. A run that stopped because of its results must claim ``limit`` steps;
+        one that stopped for public reasons may claim ``spent()``.
 
     Example:
         >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
@@ -478,20 +478,23 @@ class StepFilter:
         self.taken = 0
 
     def request(self, count: int = 1) -> bool:
-        """Whether ``count`` more steps fit; if so they are taken."""
+        """Whether ``count`` more steps are within the budget; if so they are counted."""
         check_at_least("count", count, 1)
         granted = self.taken + count <= self.limit
         self.taken += count if granted else 0
         return granted
 
     def spent(self) -> float:
-        """What the granted steps and everything before them cost."""
+        """The epsilon of the granted steps and everything before them."""
         events = self._events(self.taken) if self.taken else self._before
         return self._price(events)
 
     def _affordable(self) -> int:
         if not self._budget.is_private:
-            raise InputError("epsilon must be finite for a filter; without privacy count steps")
+            raise InputError(
+                "epsilon must be finite for a filter; without privacy set the number "
+                "of steps instead"
+            )
         try:
             return calibrate_steps(self._budget, self._events, accountant=self._accountant)
         except BudgetError:
@@ -509,10 +512,10 @@ class StepFilter:
 
 @final
 class PrivacyFilter:
-    """Lets through any events, each chosen after seeing all earlier results.
+    """Grants any events, each chosen after seeing all earlier results.
 
     Args:
-        budget: What all granted events together may cost.
+        budget: The budget of all granted events together.
         order: The Rényi order at which costs are added; by default the one that suits
             Gaussian noise best under this budget; the largest orders suit pure events.
             It is fixed before the first event.
@@ -539,7 +542,9 @@ class PrivacyFilter:
         self._index = _best_order(budget) if order is None else _index_of(order)
         self._capacity = float(_capacities(budget)[self._index])
         if self._capacity <= 0:
-            raise InputError(f"order must be larger for this epsilon and delta, got {order}")
+            raise InputError(
+                f"order is too small for this epsilon and delta; use a larger one, got {order}"
+            )
         self._cost = 0.0
 
     @property
@@ -548,18 +553,18 @@ class PrivacyFilter:
         return float(rdp.ORDERS[self._index])
 
     def request(self, event: Event) -> bool:
-        """Whether ``event`` still fits; if so it is charged and may be made."""
+        """Whether ``event`` is within the budget; if so it is charged and may be made."""
         cost = self._cost_of(event)
         granted = self._cost + cost <= self._capacity + _ROUNDING
         self._cost += cost if granted else 0.0
         return granted
 
     def spent(self) -> float:
-        """The epsilon that covers everything granted so far."""
+        """The epsilon of everything granted so far."""
         return self._epsilon(self._cost)
 
     def total(self, events: Sequence[Event]) -> float:
-        """The epsilon that covers these events by themselves; nothing is charged.
+        """The epsilon of these events alone; nothing is charged.
 
         Guarantee:
             At most ``budget.epsilon`` exactly if all of them together would be granted.
@@ -580,16 +585,16 @@ class PrivacyFilter:
     def _cost_of(self, event: Event) -> float:
         curve = rdp.curve_of(event, self.budget.neighbours)
         if curve.failure > 0:
-            raise InputError("event must not have a delta of its own; a filter cannot price it")
+            raise InputError("event must not have its own delta; this filter does not support it")
         return float(event.count * curve.costs[self._index])
 
 
 def largest_left(accountant: str, budget: Budget, events: Sequence[Event]) -> float:
-    """The largest single fit that still fits beside ``events``: its epsilon at the budget's delta.
+    """The epsilon, at the budget's delta, that remains for one further fit after ``events``.
 
     Args:
-        accountant: ``zcdp``, ``gdp`` or ``rdp-filter``, whose costs of single charges add up.
-        budget: What everything together may cost.
+        accountant: ``zcdp``, ``gdp`` or ``rdp-filter``, whose costs add up over charges.
+        budget: The budget of everything together.
         events: What was charged.
 
     Example:
@@ -626,7 +631,7 @@ _LEFT: dict[str, Callable[[Budget, Sequence[Event]], float]] = {
 def _losses_profile(accountant: str, budget: Budget, events: Sequence[Event], kind: type[T]) -> T:
     found = choose(accountant).profile(events, budget.neighbours)
     if not isinstance(found, kind):
-        raise TypeError(f"accountant {accountant!r} gave another kind of profile")
+        raise TypeError(f"accountant {accountant!r} returned an unexpected kind of profile")
     return found
 
 

@@ -1,6 +1,7 @@
-"""Gaussian differential privacy: exact for full batches, an estimate for sampled ones.
+"""Gaussian and zero-concentrated differential privacy.
 
-Zero-concentrated differential privacy: one number per event, simple and loose.
+GDP composition is exact for full batches; for sampled batches its central limit is only an
+estimate. zCDP sums one number per event, which is simple and loose.
 """
 
 import dataclasses
@@ -119,7 +120,7 @@ class GDPCLTAccountant(Accountant):
     reading = "may understate"
 
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
-        """One Gaussian pair at the limiting distance."""
+        """One pair of Gaussians at the limiting distance."""
         costs = (
             count * _limit(full_batch(e), neighbours) ** 2 for e, count in tally(events).items()
         )

@@ -1,8 +1,9 @@
-"""Privacy loss distributions: the default accountant, tight and rigorous.
+"""Privacy loss distributions: the default accountant, tight and with proven bounds.
 
-Each event becomes the discretised loss of a dominating pair, rounded against us, and
-the losses are convolved. The relation is resolved before the library is asked, by the
-sensitivity each event states, so that nothing is doubled twice.
+Each event becomes the discretised privacy loss of a dominating pair, rounded
+pessimistically, and the losses are convolved. The neighbour relation is resolved before the
+library is called, by the sensitivity that each event states, so that no factor is applied
+twice.
 """
 
 import bisect
@@ -48,8 +49,8 @@ class Loss(NamedTuple):
 
     Attributes:
         values: The losses, ascending.
-        chances: How likely each is under the first of the two neighbours, rounded against us.
-        failure: How likely an unlimited loss is.
+        chances: Probability of each under the first of the two neighbours, rounded pessimistically.
+        failure: Probability of an infinite loss.
     """
 
     values: privacy_profiles.Losses
@@ -102,7 +103,7 @@ class _LossProfile(Profile):
 
 
 def certain(delta: privacy_profiles.Losses) -> privacy_profiles.Losses:
-    """Computed deltas with the numerical error of the convolution charged.
+    """Computed deltas plus the numerical error of the convolution.
 
     Example:
         >>> bool(certain(np.array([1e-6]))[0] > 1e-6)
@@ -116,7 +117,7 @@ def losses_of(tallied: tuple[tuple[Event, int], ...], neighbours: Neighbours) ->
     """The composed loss of tallied events in each order of the neighbours.
 
     Guarantee:
-        Pessimistic: as for ``PLDAccountant``, up to the error that ``certain`` charges.
+        Pessimistic as for ``PLDAccountant``, up to the error that ``certain`` adds.
 
     Example:
         >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
@@ -149,7 +150,7 @@ class PLDAccountant(Accountant):
     """Composition of privacy loss distributions.
 
     Guarantee:
-        A bound: pairs dominate, rounding is pessimistic, truncated mass is charged.
+        A bound: pairs dominate, rounding is pessimistic, truncated mass is added to delta.
         Numerical error of the convolution stays below ``SMALLEST_DELTA``. Where the worst
         pair differs from delta to delta, the Rényi bound may be lower and then counts.
 
@@ -162,7 +163,7 @@ class PLDAccountant(Accountant):
 
     name = "pld"
     kind = "bound"
-    reading = "valid; report this"
+    reading = "proven bound; report this"
 
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
         """The convolution of all losses on one grid."""
@@ -298,9 +299,9 @@ def _poisson(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -
 
 
 def _capped(event: SampledGaussianEvent, neighbours: Neighbours, grid: float) -> Any:
-    """Poisson batches cut to a cap: with some chance a batch of fixed size instead.
+    """Poisson batches truncated to a cap: with some probability a batch of fixed size.
 
-    Where the cut bites, a row that leaves makes room for another one, so its pair is
+    Where a batch is truncated, a row that is removed makes room for another one, so its pair is
     that of a replaced row at twice the distance (Ganesh et al. 2025).
     """
     whole = _poisson(event, neighbours, grid)

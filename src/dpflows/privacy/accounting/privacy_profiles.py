@@ -1,4 +1,4 @@
-"""Privacy profiles of mechanisms that no library prices, as functions of epsilon.
+"""Privacy profiles, as functions of epsilon, of mechanisms that no library covers.
 
 A profile gives the hockey-stick divergence at ``epsilon`` of a pair of distributions
 that dominates the mechanism for every pair of neighbours. Dominating pairs compose,
@@ -44,7 +44,7 @@ def symmetrised(positive: HockeyStick) -> HockeyStick:
 
 
 def poisson_present(rate: float, mu: float) -> HockeyStick:
-    """The mixture (1 - rate) N(0) + rate N(mu) against N(0): the row may be there."""
+    """The mixture (1 - rate) N(0) + rate N(mu) against N(0): the row may be present."""
 
     def profile(epsilon: Losses) -> Losses:
         shifted = np.expm1(epsilon) / rate
@@ -55,7 +55,7 @@ def poisson_present(rate: float, mu: float) -> HockeyStick:
 
 
 def poisson_absent(rate: float, mu: float) -> HockeyStick:
-    """N(0) against the mixture (1 - rate) N(0) + rate N(mu): the row cannot be there."""
+    """N(0) against the mixture (1 - rate) N(0) + rate N(mu): the row is absent."""
 
     def profile(epsilon: Losses) -> Losses:
         excess = 1 - (1 - rate) * np.exp(epsilon)
@@ -86,7 +86,7 @@ def poisson_replaced(rate: float, mu: float) -> HockeyStick:
 
 
 def cut(event: SampledGaussianEvent) -> tuple[float, float]:
-    """How likely a batch that drew a given row is cut, and how likely that row stays."""
+    """The probability that a batch with a given row is truncated, and that the row remains."""
     cap, rows = event.batch_cap or event.rows, event.rows
     if cap >= rows:
         return 0.0, 1.0

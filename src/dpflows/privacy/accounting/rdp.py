@@ -1,8 +1,8 @@
-"""Rényi differential privacy: the moments accountant with today's conversion.
+"""Rényi differential privacy: the moments accountant with the current conversion.
 
 Poisson batches use the sampled Gaussian bound, batches without replacement the bound
-of Wang, Balle and Kasiviswanathan (2019); a row that changes sides, and a batch cut to its
-cap, are integrated numerically over their dominating pair. Costs add up order by order.
+of Wang, Balle and Kasiviswanathan (2019). Replaced rows, and batches truncated to a cap,
+are integrated numerically over their dominating pairs. Costs add up order by order.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ Orders = Float64[np.ndarray, " orders"]
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether the library says more than that it left out an order, which only raises epsilon."""
+    """Whether a log message says more than that an order was left out."""
     return "Excluding this order" not in str(record.msg)
 
 
@@ -53,7 +53,7 @@ ORDERS = library.RdpAccountant().orders.astype(np.float64)
 @final
 @dataclasses.dataclass(frozen=True)
 class Curve(Profile):
-    """Rényi costs at ``ORDERS``, and a chance ``failure`` with which nothing is promised.
+    """Rényi costs at ``ORDERS``, and a probability ``failure`` of no guarantee.
 
     Guarantee:
         Holds outside an event of probability ``failure``, which is taken from delta.
@@ -70,15 +70,15 @@ class Curve(Profile):
         return float(library.compute_epsilon(ORDERS, self.costs, left)[0])
 
     def delta(self, epsilon: float) -> float:
-        """The best conversion over all orders, plus the chance of failure."""
+        """The best conversion over all orders, plus the failure probability."""
         return min(1.0, float(library.compute_delta(ORDERS, self.costs, epsilon)[0]) + self.failure)
 
     def times(self, count: int) -> "Curve":
-        """The same cost paid ``count`` times."""
+        """The cost of ``count`` repetitions."""
         return Curve(count * self.costs, -math.expm1(count * math.log1p(-self.failure)))
 
     def plus(self, other: "Curve") -> "Curve":
-        """Both costs paid."""
+        """The sum of both costs."""
         survival = (1 - self.failure) * (1 - other.failure)
         return Curve(self.costs + other.costs, 1 - survival)
 
@@ -102,7 +102,7 @@ class RDPAccountant(Accountant):
 
     name = "rdp"
     kind = "bound"
-    reading = "valid, looser"
+    reading = "proven bound, looser"
 
     def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
         """The sum of all Rényi curves."""
@@ -198,7 +198,7 @@ def _(event: SelectionEvent, neighbours: Neighbours) -> Curve:
 
 
 def _dearest(event: SelectionEvent, neighbours: Neighbours) -> Curve:
-    """A curve above that of every candidate: which one a run takes ignores the rows."""
+    """An upper bound of every candidate's curve; a run's candidate is drawn without the rows."""
     curves = [total((*events, *event.run), neighbours) for events in event.candidates or ((),)]
     costs = np.max([curve.costs for curve in curves], axis=0)
     return Curve(costs, max(curve.failure for curve in curves))
@@ -212,12 +212,12 @@ def _poisson(event: SampledGaussianEvent, neighbours: Neighbours) -> Curve:
 
 
 def _cut(event: SampledGaussianEvent, rate: float) -> Curve:
-    """A batch that was cut: a row that leaves makes room, so two clipped rows differ."""
+    """A truncated batch: a removed row makes room for another, so two clipped rows differ."""
     return _replaced(rate, 2 / event.noise_multiplier)
 
 
 def _mixed(often: Curve, seldom: Curve, chance: float) -> Curve:
-    """One of two releases, drawn by a coin that anybody may see."""
+    """One of two releases, drawn by a public random bit."""
     above = ORDERS - 1
     likely = _log_rest(chance) + above * often.costs
     return Curve(np.logaddexp(likely, math.log(chance) + above * seldom.costs) / above)
@@ -298,7 +298,7 @@ class _CurveEvent(dp_accounting.DpEvent):
 
 @final
 class _CurveAccountant(library.RdpAccountant):
-    """The library's accountant, taught to read curves computed here."""
+    """The library's accountant, extended to curves computed here."""
 
     _rdp: Orders
 

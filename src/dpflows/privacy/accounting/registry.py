@@ -1,12 +1,9 @@
-"""The accountants by name, and what a list of events costs according to one of them.
+"""The accountants by name, and the cost of a list of events.
 
-Whatever is planned within a budget, and what it will cost.
-
-A claimed guarantee, checked against what its own releases cost.
-
-A file states its epsilon and lists its releases. The statement is never believed: the
-releases are priced again by the accountant that the file names. What this cannot show is
-that the listed releases are those that were made; a signature is for that.
+``epsilon_of``, ``delta_of`` and ``guarantee_for`` compute what events cost. ``read_guarantee``
+and ``certified`` check a guarantee read from a file: its epsilon is recomputed from the
+releases that it lists, by the accountant that it names, and is never accepted as stated. This
+cannot show that the listed releases are those that were made; only a signature can.
 """
 
 import abc
@@ -58,7 +55,7 @@ def epsilon_of(
     neighbours: Neighbours = "zero-out",
     accountant: str = "pld",
 ) -> float:
-    """What making all ``events`` costs at ``delta``.
+    """The epsilon of all ``events`` together at ``delta``.
 
     Guarantee:
         At least the true cost if the accountant's ``kind`` is ``bound``.
@@ -81,7 +78,7 @@ def delta_of(
     neighbours: Neighbours = "zero-out",
     accountant: str = "pld",
 ) -> float:
-    """The chance with which ``epsilon`` may fail after all ``events`` were made.
+    """The delta of all ``events`` together at ``epsilon``.
 
     Guarantee:
         At least the true delta if the accountant's ``kind`` is ``bound``.
@@ -98,7 +95,7 @@ def delta_of(
 
 
 def profile_of(events: Sequence[Event], neighbours: Neighbours, accountant: str) -> Profile:
-    """What making all ``events`` costs as a program makes them, at every delta."""
+    """The privacy profile of all ``events``, including the distance of program from mechanism."""
     ideal = choose(accountant).profile(events, neighbours)
     distance = sum(event.distance for event in events)
     return Approximated(ideal, distance) if distance else ideal
@@ -115,8 +112,8 @@ def guarantee_for(
     """The certificate of a release that made exactly ``events``.
 
     Guarantee:
-        Claims what the events cost at the budget's delta, never less, whatever the
-        budget allowed. An unlimited budget claims nothing.
+        States the cost of the events at the budget's delta, never less, whatever the budget
+        allowed. For an unlimited budget nothing is guaranteed.
 
     Example:
         >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
@@ -171,12 +168,12 @@ class Spending(abc.ABC):
     """A plan that knows its events before a row is read.
 
     Attributes:
-        budget: What may be spent.
-        accountant: Who prices the events.
+        budget: The budget of the plan.
+        accountant: The accountant's name.
 
     Guarantee:
-        ``guarantee`` prices exactly ``events``: whoever carries the plan out must
-        release those and nothing else.
+        ``guarantee`` is that of exactly ``events``: whoever carries the plan out must release those
+        and nothing else.
     """
 
     budget: Budget
@@ -189,11 +186,11 @@ class Spending(abc.ABC):
 
     @property
     def is_private(self) -> bool:
-        """Whether any privacy is asked for."""
+        """Whether the budget is finite."""
         return self.budget.is_private
 
     def guarantee(self, *, stamps: Sequence[str] = (), caveats: Sequence[str] = ()) -> Guarantee:
-        """What carrying out the plan promises."""
+        """The guarantee of carrying out the plan."""
         return guarantee_for(
             self.events,
             budget=self.budget,
@@ -203,7 +200,7 @@ class Spending(abc.ABC):
         )
 
     def shares(self) -> dict[str, float]:
-        """The epsilon of each purpose by itself; together they compose to less than the sum."""
+        """The epsilon of each purpose alone; together they compose to less than the sum."""
         purposes = dict.fromkeys(event.purpose for event in self.events)
         return {
             purpose: self._price([event for event in self.events if event.purpose == purpose])
@@ -247,15 +244,15 @@ _UNPRICED = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError,
 
 
 class Misstated(InputError):
-    """A guarantee says what its own releases do not support; the message quotes no text of it."""
+    """A guarantee that its own releases do not support; the message quotes no text of it."""
 
 
 def read_guarantee(description: Any) -> Guarantee:
-    """Read a guarantee from a file, and price its releases again.
+    """Read a guarantee from a file, and recompute the cost of its releases.
 
     Guarantee:
-        What is returned claims at least what its releases cost by the named accountant, or
-        a ``Misstated`` is raised.
+        The returned guarantee states at least the cost of its releases by the named accountant;
+        otherwise ``Misstated`` is raised.
 
     Example:
         >>> from dpflows.privacy.accounting import guarantee_for
@@ -276,12 +273,12 @@ def read_guarantee(description: Any) -> Guarantee:
 
 
 def certified(claimed: Guarantee) -> Guarantee:
-    """The guarantee with the larger of what it claims and what its releases cost.
+    """The guarantee with the larger of the stated and the recomputed epsilon.
 
     Guarantee:
         Refuses a claim below the recomputed cost, also for exchanging rows; a ``kind``
         that the accountant does not give; an accountant that does not exist; text with
-        control characters; and lists of releases too long to be priced in a few seconds.
+        control characters; and lists of releases too long to be checked in a few seconds.
     """
     _check_texts(claimed)
     if claimed.accountant not in ACCOUNTANTS:
@@ -289,7 +286,7 @@ def certified(claimed: Guarantee) -> Guarantee:
     if not math.isfinite(claimed.epsilon):
         return _claims_nothing(claimed)
     if claimed.kind != ACCOUNTANTS[claimed.accountant].kind:
-        raise Misstated("the file's kind of guarantee is not the one that its accountant gives")
+        raise Misstated("the file's kind of guarantee is not that of its accountant")
     check_sizes(claimed.events)
     epsilon = _at_least(claimed.epsilon, _cost(claimed, claimed.neighbours, claimed.accountant))
     replaced = claimed.replace_one_epsilon
@@ -310,7 +307,7 @@ def check_plan(guarantee: Guarantee, plan: Spending) -> None:
 
 
 def _is_winner(events: Sequence[Event], planned: Sequence[Event]) -> bool:
-    """Whether the planned releases are one possible run of the selection that was paid for."""
+    """Whether the planned releases are one possible run of the selection that was charged."""
     if len(events) != 1 or not isinstance(events[0], SelectionEvent):
         return False
     counts = tally(planned)
@@ -327,7 +324,10 @@ def _claims_nothing(claimed: Guarantee) -> Guarantee:
 def _cost(claimed: Guarantee, neighbours: Neighbours, accountant: str) -> float:
     cost = _priced(claimed.events, claimed.delta, neighbours, accountant)
     if math.isnan(cost):
-        raise Misstated("the releases that the file lists cannot be priced, so it is not believed")
+        raise Misstated(
+            "the cost of the releases that the file lists cannot be computed, so the "
+            "file is not accepted"
+        )
     return cost
 
 
@@ -335,7 +335,7 @@ def _cost(claimed: Guarantee, neighbours: Neighbours, accountant: str) -> float:
 def _priced(
     events: tuple[Event, ...], delta: float, neighbours: Neighbours, accountant: str
 ) -> float:
-    """The cost, or no number where there is none; remembered in memory alone."""
+    """The cost, or NaN if there is none; cached in memory only."""
     try:
         with np.errstate(all="ignore"):
             return epsilon_of(events, delta=delta, neighbours=neighbours, accountant=accountant)
@@ -347,23 +347,25 @@ def _at_least(claim: float, cost: float) -> float:
     if not claim >= cost * (1 - TOLERANCE):
         raise Misstated(
             f"the file claims epsilon {claim:.4g}, but the releases that it lists cost {cost:.4g}; "
-            "do not trust it, ask its sender for the original"
+            "do not rely on it; ask its sender for the original"
         )
     return max(claim, cost)
 
 
 def _check_texts(claimed: Guarantee) -> None:
-    """Nothing that is written on a certificate needs a control character."""
+    """Refuse control characters in texts that certificates show."""
     texts = [*claimed.stamps, *claimed.caveats, *claimed.versions, *claimed.versions.values()]
     if len(texts) > _MOST_TEXTS:
         raise Misstated(f"the file's guarantee has more than {_MOST_TEXTS} texts")
     purposes = [event.purpose for event in _every(claimed.events, _DEEPEST)]
     if not all(len(text) <= _LONGEST_TEXT and is_displayable(text) for text in texts + purposes):
-        raise Misstated("the file's guarantee has text with control characters, or too long")
+        raise Misstated(
+            "the file's guarantee has a text that is too long or has control characters"
+        )
 
 
 def check_sizes(events: Sequence[Event]) -> None:
-    """Refuse releases that would keep the reader of a file busy.
+    """Refuse lists of releases that would take long to check.
 
     Example:
         >>> check_sizes([SelectionEvent(run=(), mean=2.0)])
@@ -371,20 +373,18 @@ def check_sizes(events: Sequence[Event]) -> None:
     every = list(_every(events, _DEEPEST))
     if not all(_is_sized(event) for event in every):
         raise Misstated(
-            "the file lists releases with more rows, voters or repeats than have a price"
+            "the file lists releases with more rows, voters or repetitions than are supported"
         )
     long = sum(event.count for event in events if not isinstance(event, GaussianEvent))
     seconds = _SECONDS_EACH * long + sum(_seconds(event) for event in tally(every))
     if seconds > MOST_SECONDS:
-        raise Misstated(
-            "the file lists more different or repeated releases than can be priced soon"
-        )
+        raise Misstated("the file lists more different or repeated releases than are supported")
 
 
 def _every(events: Sequence[Event], depth: int) -> Iterator[Event]:
     """All releases, those inside of selections too."""
     if depth == 0:
-        raise Misstated("the file lists selections among selections")
+        raise Misstated("the file lists selections within selections")
     for event in events:
         yield event
         if isinstance(event, SelectionEvent):

@@ -1,8 +1,8 @@
-"""The exact price of a noisy vote, which says one of two words.
+"""The exact cost of a noisy vote with a yes-or-no answer.
 
-The answer is a Bernoulli variable whose chance is known for every number of votes, so
-the price is found by trying all pairs of neighbours. Divergences of two Bernoulli
-variables grow with the distance of their chances, so of all pairs that differ by at
+The answer is a Bernoulli variable whose probability is known for every number of votes, so
+the cost is found by enumerating all pairs of neighbours. Divergences of two Bernoulli
+variables grow with the distance of their probabilities, so of all pairs that differ by at
 most the sensitivity, those that differ by exactly that are the worst.
 """
 
@@ -23,10 +23,10 @@ Orders = Float64[np.ndarray, " orders"]
 
 
 class Pairs(NamedTuple):
-    """The worst pairs of neighbours: log chances of yes and no under the first, and losses.
+    """The worst pairs of neighbours: log probabilities of yes and no under the first, and losses.
 
-    The second of a pair has more votes. The opposite order needs no entry: calling yes
-    no turns ``votes`` into ``voters - votes`` and changes no divergence.
+    The second of a pair has more votes. The opposite order needs no entry: exchanging yes and no
+    turns ``votes`` into ``voters - votes`` and changes no divergence.
     """
 
     log_chances: Answers
@@ -35,7 +35,7 @@ class Pairs(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def pairs_of(event: VoteEvent, neighbours: Neighbours) -> Pairs:
-    """All pairs of vote counts that differ by as many votes as one person can turn."""
+    """All pairs of vote counts that differ by as many votes as one person can change."""
     turned = min(math.ceil(event.sensitivity.under(neighbours)), event.voters)
     yes = np.array([event.log_chance(votes) for votes in range(event.voters + 1)])
     both = np.stack([yes, yes[::-1]], axis=1)
@@ -44,11 +44,11 @@ def pairs_of(event: VoteEvent, neighbours: Neighbours) -> Pairs:
 
 
 def pure_epsilon(event: VoteEvent, neighbours: Neighbours) -> float:
-    """The smallest epsilon for which one answer is purely epsilon-private.
+    """The smallest epsilon for which one answer is epsilon-DP.
 
     Guarantee:
         Attained by a pair of neighbours, in the limit of a delta of zero. Never more than
-        the event's own epsilon times the number of votes turned.
+        the event's own epsilon times the number of votes changed.
 
     Example:
         >>> from dpflows.privacy.events import Sensitivity
@@ -61,11 +61,11 @@ def pure_epsilon(event: VoteEvent, neighbours: Neighbours) -> float:
 
 
 def width(event: VoteEvent, neighbours: Neighbours) -> float:
-    """How far the log odds of yes move at most: the range of the privacy loss.
+    """The largest change of the logit of yes: the range of the privacy loss.
 
     Guarantee:
         The answer is width^2/8 zero-concentrated private (Hoeffding's lemma). For the
-        exponential law it is epsilon times the votes turned, for any law at most twice
+        exponential law it is epsilon times the votes changed, for any law at most twice
         ``pure_epsilon``.
     """
     return float(np.abs(np.diff(pairs_of(event, neighbours).losses, axis=1)).max())

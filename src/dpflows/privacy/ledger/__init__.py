@@ -1,7 +1,7 @@
-"""What was ever spent on a data set: durable, shared by processes, checked by a hash chain.
+"""The ledger: a durable, hash-chained record of all privacy spent on a data set.
 
-The order of a release: commit the charge, touch the data, write the file safely, mark it
-released, reveal it. ``Ledger.reserve`` does the first, ``publish`` the last three.
+The order of a release: commit the charge, read the data, write the file safely, record it as
+released, make it visible. ``Ledger.reserve`` does the first, ``publish`` the last three.
 """
 
 from dpflows.privacy.ledger.entries import Entry, Receipt

@@ -1,7 +1,7 @@
-"""How the charges of a ledger are added up, and what a cap has room for.
+"""How the charges of a ledger compose, and what its cap has room for.
 
 Charges that are chosen by earlier results need a *filter*: a rule about sums that holds
-whatever the results are. Charges that are all declared beforehand may be added up more
+whatever the results are. Charges that are all declared beforehand may be composed more
 tightly, but then nothing else is granted. The proofs are in ``docs/ledger.md``.
 """
 
@@ -34,26 +34,26 @@ _SPREAD = 100
 
 
 class Terms(NamedTuple):
-    """What a ledger records when a charge is granted."""
+    """The terms that a ledger records for a granted charge."""
 
     epsilon: float
     remaining: float
     position: Position | None = None
 
     def recorded(self) -> dict[str, Any]:
-        """The same by the names of an entry."""
+        """The same by the field names of an entry."""
         return self._asdict()
 
 
 class Method(abc.ABC):
-    """A way to add up charges.
+    """A rule by which charges compose.
 
     Args:
-        opening: What the ledger's first row fixed.
+        opening: The first entry of the ledger.
 
     Guarantee:
-        ``charge`` raises unless all charges, the new one included, are covered by the
-        cap. What it does depends on earlier requests and the new one, on no result.
+        ``charge`` raises unless all charges, including the new one, are within the cap. Its
+        decision depends on earlier requests and the new one, not on any result.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -65,11 +65,11 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def charge(self, standing: "Standing", events: Sequence[Event]) -> Terms:
-        """What to record for a new charge, or a refusal."""
+        """The terms of a new charge; raises if it is refused."""
 
     @abc.abstractmethod
     def remaining(self, standing: "Standing") -> float:
-        """The epsilon, at the cap's delta, of the largest single fit still affordable."""
+        """The epsilon, at the cap's delta, that remains for one further fit."""
 
     @abc.abstractmethod
     def recheck(self, entries: Sequence[Entry]) -> None:
@@ -81,9 +81,9 @@ class Method(abc.ABC):
         cap, left = self._cap, self.remaining(standing)
         return BudgetError(
             f"the ledger's cap is epsilon {cap.epsilon:g} at delta {cap.delta:g} for all charges "
-            f"together; {standing.epsilon:.4g} is spent; this charge counts as epsilon "
-            f"{counts_as:.4g}{self._alone(events, counts_as)}, and the largest single fit still "
-            f"affordable is epsilon {rounded_down(left)}; nothing was charged, ask for less"
+            f"together; epsilon {standing.epsilon:.4g} is spent; this charge counts as epsilon "
+            f"{counts_as:.4g}{self._alone(events, counts_as)}, and one further fit may use at most "
+            f"epsilon {rounded_down(left)}; nothing was charged; request a smaller epsilon"
         )
 
     def _alone(self, events: Sequence[Event], counts_as: float) -> str:
@@ -91,7 +91,7 @@ class Method(abc.ABC):
         alone = total(Bill.of(events), self._cap, "pld")
         if not alone < 0.95 * counts_as:
             return ""
-        return f" ({alone:.4g} by itself; see 'What a charge counts for' in docs/ledger.md)"
+        return f" ({alone:.4g} alone; see 'What a charge counts for' in docs/ledger.md)"
 
 
 @final
@@ -103,7 +103,7 @@ class AdaptiveMethod(Method):
     """
 
     def charge(self, standing: "Standing", events: Sequence[Event]) -> Terms:
-        """Price the first charge exactly, each later one as the filter counts it."""
+        """Account for the first charge exactly, and for each later one as the filter counts it."""
         if not standing.reserved:
             return self._first(standing, events)
         gate, before = self._gate(standing), self._position(standing)
@@ -114,17 +114,20 @@ class AdaptiveMethod(Method):
         return Terms(min(epsilon, self._cap.epsilon), _left_at(gate, after), after)
 
     def remaining(self, standing: "Standing") -> float:
-        """All of the cap before the first charge; then what the filter has left."""
+        """The whole cap before the first charge; then what remains in the filter."""
         if not standing.reserved:
             return self._cap.epsilon
         return _left_at(self._gate(standing), self._position(standing))
 
     def recheck(self, entries: Sequence[Entry]) -> None:
-        """Price every charge again, and up to a hundred totals."""
+        """Recompute the cost of every charge, and up to a hundred totals."""
         charges = [entry for entry in entries if entry.state == "RESERVED"]
         old = [entry for entry in charges if entry.position is None]
         if old != charges[: len(old)] or (old and self._opening.format != OLD_FORMAT):
-            raise InputError("an entry of the ledger lacks its price: it was changed or damaged")
+            raise InputError(
+                "an entry of the ledger lacks its cost, so the ledger was changed or "
+                "damaged; restore an unchanged copy"
+            )
         if old:
             _recheck_totals(old, self._cap, self._opening.accountant)
         if len(charges) > len(old):
@@ -174,17 +177,17 @@ class AdaptiveMethod(Method):
         if before.is_over:
             return BudgetError(
                 f"the ledger's cap is epsilon {self._cap.epsilon:g} at delta {self._cap.delta:g}; "
-                "its charges were made by version 0.1, which added them up as if they had been "
-                "decided beforehand; added up so that they may depend on earlier results they "
-                "pass the cap, so the ledger is full; nothing was charged"
+                "its charges were made by version 0.1, which composed them as if they had been "
+                "decided beforehand; composed so that they may depend on earlier results they "
+                "exceed the cap, so the ledger is full; nothing was charged"
             )
         price = gate.price(events, slack=before.slack)
         if math.isinf(price.mu):
             return BudgetError(
-                f"this charge has no finite price after others: a delta of its own, or sampling, "
-                f"needs a part of the ledger's delta ({self._cap.delta:g}), and what is set aside "
-                "for that is used up or too small; make it the first charge of a ledger; nothing "
-                "was charged"
+                "this charge has no finite cost after other charges: its own delta, or its "
+                f"sampling, needs a part of the ledger's delta ({self._cap.delta:g}), and the part "
+                "set aside for that is used up or too small; nothing was charged; make it the "
+                "first charge of a ledger"
             )
         return self._refusal(standing, as_epsilon(price.mu, self._cap.delta), events)
 
@@ -200,7 +203,7 @@ class SumMethod(Method):
     """
 
     def charge(self, standing: "Standing", events: Sequence[Event]) -> Terms:
-        """The total with the new charge, which must not pass the cap."""
+        """The total with the new charge, which must not exceed the cap."""
         counts = standing.counts + counted(events)
         epsilon = self._total(counts)
         if not epsilon <= self._cap.epsilon:
@@ -208,11 +211,11 @@ class SumMethod(Method):
         return Terms(epsilon, self._left(counts))
 
     def remaining(self, standing: "Standing") -> float:
-        """The Gaussian that what is left of the sum would pay for."""
+        """The epsilon of the Gaussian that the rest of the sum allows."""
         return self._left(standing.counts)
 
     def recheck(self, entries: Sequence[Entry]) -> None:
-        """Compute up to a hundred totals again, the last one always."""
+        """Recompute up to a hundred totals, always including the last one."""
         charges = [entry for entry in entries if entry.state == "RESERVED"]
         _recheck_totals(charges, self._cap, self._opening.accountant)
         if charges:
@@ -230,7 +233,7 @@ class SumMethod(Method):
 
 @final
 class DeclaredMethod(Method):
-    """All charges are declared before the first one and priced together.
+    """All charges are declared before the first one and composed together.
 
     Guarantee:
         Only declared charges are granted, each as often as it was declared, in any order,
@@ -238,25 +241,25 @@ class DeclaredMethod(Method):
     """
 
     def declare(self, charges: Sequence[tuple[Event, ...]]) -> Terms:
-        """The total of all charges to come, which must not pass the cap."""
+        """The total of all declared charges, which must not exceed the cap."""
         whole = Bill.of(event for charge in charges for event in charge)
         epsilon = total(whole, self._cap, self._opening.accountant)
         if not epsilon <= self._cap.epsilon:
             raise BudgetError(
                 f"the ledger's cap is epsilon {self._cap.epsilon:g} at delta "
                 f"{self._cap.delta:g}; the {len(charges):,} charges declared would cost "
-                f"{epsilon:.4g} together; nothing was declared, declare fewer or smaller ones"
+                f"{epsilon:.4g} together; nothing was declared; declare fewer or smaller ones"
             )
         return Terms(epsilon, self._largest(map(Bill.of, charges)))
 
     def charge(self, standing: "Standing", events: Sequence[Event]) -> Terms:
-        """A charge that was declared and not made yet."""
+        """Grant a charge that was declared and not made yet."""
         left, wanted = self._undone(standing), Bill.of(events)
         if not left[wanted]:
             raise BudgetError(
-                f"this charge is not among those declared for the ledger that are still to come "
-                f"({left.total():,} of {len(standing.declared or ()):,}); nothing was charged, "
-                "charge one that was declared, or make another ledger"
+                "this charge is not among those declared for the ledger that remain "
+                f"({left.total():,} of {len(standing.declared or ()):,}); nothing was charged; "
+                "make a declared charge, or create another ledger"
             )
         left[wanted] -= 1
         return Terms(standing.epsilon, self._largest(left.elements()))
@@ -268,7 +271,7 @@ class DeclaredMethod(Method):
         )
 
     def recheck(self, entries: Sequence[Entry]) -> None:
-        """Compute the total of the declaration again; all later rows repeat it."""
+        """Recompute the total of the declaration; all later rows repeat it."""
         for entry in entries:
             if entry.state == "DECLARED":
                 epsilon = self.declare(entry.declared).epsilon
@@ -277,8 +280,8 @@ class DeclaredMethod(Method):
     def _undone(self, standing: "Standing") -> Counter[Bill]:
         if standing.declared is None:
             raise InputError(
-                "the ledger takes declared charges only, and none were declared yet; call "
-                "declare([...]) with all of them before the first"
+                "the ledger grants only declared charges, and none is declared yet; call "
+                "declare([...]) with all charges before the first one"
             )
         return +standing.undone
 
@@ -288,9 +291,9 @@ class DeclaredMethod(Method):
 
 
 def method_of(opening: Opening) -> Method:
-    """How a ledger's charges are added up.
+    """The rule by which a ledger's charges compose.
 
-    Ledgers of version 0.1 that name ``pld`` or ``rdp`` go on with the filter: the totals
+    Ledgers of version 0.1 that name ``pld`` or ``rdp`` continue with the filter: the totals
     of these accountants hold for charges decided beforehand only.
     """
     if opening.composition == "declared":
@@ -299,21 +302,21 @@ def method_of(opening: Opening) -> Method:
 
 
 def check_choice_of(composition: str, accountant: str | None) -> str:
-    """The accountant of a new ledger; refuses one that cannot keep the composition's promise."""
+    """The accountant of a new ledger; refuses one that does not support the composition."""
     if accountant in FILTERS and composition == "adaptive":
         return accountant
     if accountant is not None and accountant not in (GDP_FILTER, RDP_FILTER):
         check_accountant(accountant)
     if composition == "adaptive" and accountant is not None:
         raise InputError(
-            f"accountant {accountant!r} proves nothing for charges that depend on earlier "
-            f"results; leave it out, take one of {', '.join(FILTERS)}, or declare all charges "
+            f"accountant {accountant!r} proves no bound for charges that depend on earlier "
+            f"results; remove it, use one of {', '.join(FILTERS)}, or declare all charges "
             "beforehand (composition='declared')"
         )
     if accountant in (GDP_FILTER, RDP_FILTER):
         raise InputError(
-            f"accountant {accountant!r} is a filter; with composition='declared' take 'pld' or "
-            "leave it out"
+            f"accountant {accountant!r} is a filter; with composition='declared' use 'pld' or "
+            "remove the accountant"
         )
     return accountant or (GDP_FILTER if composition == "adaptive" else "pld")
 
@@ -324,7 +327,7 @@ def same_charges(one: Sequence[Sequence[Event]], other: Sequence[Sequence[Event]
 
 
 def advanced(gate: "AdaptiveFilter", before: Position, events: Sequence[Event]) -> Position:
-    """Where the filter stands after one more charge; a way that passes its cap is closed."""
+    """The filter's position after one more charge; a sum that exceeds its cap becomes ``None``."""
     mu, slack = before.mu, before.slack
     if mu is not None:
         from dpflows.privacy.accounting.filters import added
@@ -370,7 +373,7 @@ def gate_for(cap: Budget, first: Bill) -> "AdaptiveFilter":
 
 
 def rounded_down(epsilon: float) -> str:
-    """Four digits after the point, never above the value: what is left must not grow.
+    """Four decimal places, rounded down, since the remaining budget must not be overstated.
 
     Example:
         >>> rounded_down(0.12349)
@@ -380,7 +383,7 @@ def rounded_down(epsilon: float) -> str:
 
 
 def spread(count: int) -> set[int]:
-    """At most a hundred places among ``count``, the last one always.
+    """At most a hundred positions among ``count``, always including the last one.
 
     Example:
         >>> sorted(spread(3)), len(spread(1000))
@@ -427,16 +430,19 @@ def _check(entry: Entry, epsilon: float) -> None:
         raise _understated(entry, epsilon)
 
 
+_CHANGED = "the ledger was changed, or was written by a version of dpflows with other rules"
+
+
 def _check_left(entry: Entry, left: float) -> None:
     if entry.remaining is not None and not entry.remaining <= left * (1 + TOLERANCE) + 1e-9:
         raise InputError(
-            f"entry {entry.number} of the ledger says that epsilon {entry.remaining:.6g} is left, "
-            f"but it is {left:.6g}: it was not written by this version's rules"
+            f"entry {entry.number} of the ledger records that epsilon {entry.remaining:.6g} "
+            f"remains, but it is {left:.6g}: {_CHANGED}"
         )
 
 
 def _understated(entry: Entry, epsilon: float) -> InputError:
     return InputError(
         f"entry {entry.number} of the ledger records a total of epsilon {entry.epsilon:.6g}, "
-        f"but its events cost {epsilon:.6g}: it was not written by this version's rules"
+        f"but its events cost {epsilon:.6g}: {_CHANGED}"
     )

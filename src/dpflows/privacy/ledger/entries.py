@@ -1,8 +1,8 @@
-"""What a ledger accepts as words: short and printable, so that no rows end up in it.
+"""The entries of a ledger, their hash chain, and receipts.
 
-The rows of a ledger: what they say, and how each is chained to all before it.
-
-The proof of a charge, which travels with the release it paid for.
+Every entry is one line of canonical JSON, chained by SHA-256 to all entries before it. Its
+texts are validated to be short and printable, so that no rows end up in a ledger. A
+``Receipt`` proves a charge and travels with the release that was charged.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _DIGEST_LENGTH, _IDENTITY_LENGTH = 64, 32
 
 
 def random_name() -> str:
-    """A name that nobody else will choose: 128 random bits.
+    """A unique random name of 128 bits.
 
     Example:
         >>> len(random_name())
@@ -48,8 +48,8 @@ def check_run(run: str) -> str:
     plain = run.isascii() and run.isprintable() and " " not in run
     if not (plain and 1 <= len(run) <= LONGEST_RUN):
         raise InputError(
-            f"run must be 1 to {LONGEST_RUN} printable ASCII characters without blanks; leave it "
-            "out to get a random one"
+            f"run must be 1 to {LONGEST_RUN} printable ASCII characters without blanks; omit it "
+            "for a random name"
         )
     return run
 
@@ -62,7 +62,7 @@ def check_purpose(purpose: str) -> str:
         'fit'
     """
     if not purpose:
-        raise InputError("purpose must say in a few words what the charge is for, got nothing")
+        raise InputError("purpose must describe the charge in a few words, but it is empty")
     _check_label(purpose)
     return purpose
 
@@ -76,7 +76,7 @@ def check_events(events: Iterable[Event]) -> None:
 
 
 def check_artefact(artefact: str) -> str:
-    """Refuse anything but a SHA-256 in hexadecimal, or nothing.
+    """Refuse anything but a SHA-256 in hexadecimal or an empty text.
 
     Example:
         >>> check_artefact("")
@@ -107,19 +107,19 @@ def check_name(name: str) -> str:
         'gdp-filter'
     """
     if _NAME.fullmatch(name) is None:
-        raise InputError("a name must be up to 32 small letters, digits and hyphens")
+        raise InputError("a name must be up to 32 lower-case letters, digits and hyphens")
     return name
 
 
 def check_time(time: str) -> str:
-    """Refuse anything but a time in UTC to the second; it is shown on screens.
+    """Refuse anything but a time in UTC to the second.
 
     Example:
         >>> check_time("2026-11-16T15:28:27Z")
         '2026-11-16T15:28:27Z'
     """
     if _TIME.fullmatch(time) is None:
-        raise InputError("time must be written like 2026-11-16T15:28:27Z")
+        raise InputError("time must have the form 2026-11-16T15:28:27Z")
     return time
 
 
@@ -136,8 +136,8 @@ def is_hex(text: str) -> bool:
 def _check_label(label: str) -> None:
     if len(label) > LONGEST_PURPOSE or not label.isprintable():
         raise InputError(
-            f"purpose must be at most {LONGEST_PURPOSE} printable characters; name what is paid "
-            "for, not what is in the rows"
+            f"purpose must be at most {LONGEST_PURPOSE} printable characters; describe the "
+            "release, not the content of the rows"
         )
 
 
@@ -167,7 +167,7 @@ class Row:
 @final
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """What the first row fixes for good."""
+    """What the first row fixes permanently."""
 
     identity: str
     cap: Budget
@@ -179,14 +179,14 @@ class Opening:
 @final
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """How far the charges after the first one have come in the adaptive filter.
+    """The position of the adaptive filter after the first charge.
 
     Attributes:
-        mu_cap: How far they may come together as Gaussians; fixed by the first charge.
-        pure_cap: How far they may come together as pure epsilons; fixed by the first charge.
-        mu: The root of the sum of their squared distances; ``None`` once it passed its cap.
-        slack: The chance with which nothing is promised about these Gaussians.
-        pure: The sum of their pure epsilons; ``None`` once it passed its cap.
+        mu_cap: The largest Gaussian distance of later charges; fixed by the first charge.
+        pure_cap: The largest pure epsilon of later charges; fixed by the first charge.
+        mu: The root of the sum of their squared distances; ``None`` once it exceeds its cap.
+        slack: The probability of no guarantee about these Gaussians.
+        pure: The sum of their pure epsilons; ``None`` once it exceeds its cap.
     """
 
     mu_cap: float
@@ -197,37 +197,37 @@ class Position:
 
     @property
     def is_over(self) -> bool:
-        """Whether both caps are passed."""
+        """Whether both caps are exceeded."""
         return self.mu is None and self.pure is None
 
     @property
     def pure_left(self) -> float:
-        """How much pure epsilon is still affordable."""
+        """The remaining pure epsilon."""
         return 0.0 if self.pure is None else max(self.pure_cap - self.pure, 0.0)
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One row of a ledger, read.
+    """One entry of a ledger.
 
     Attributes:
         number: Counted from 1.
-        state: ``OPENED``, ``DECLARED`` (all charges to come), ``RESERVED`` (a charge) or
-            ``RELEASED`` (what it paid for is out).
-        epsilon: What all charges up to here cost together, at the cap's delta.
-        time: When it was written, in UTC, by the clock of whoever wrote it.
+        state: ``OPENED``, ``DECLARED`` (all future charges), ``RESERVED`` (a charge) or
+        ``RELEASED`` (the charged release was published).
+        epsilon: The epsilon of all charges up to this row, at the cap's delta.
+        time: When it was written, in UTC, by the clock of the writing process.
         head: The hash of this row and, through the chain, of all rows before it.
-        run: Which run was charged or released.
+        run: The run that was charged or released.
         purpose: What the charge is for.
-        neighbours: The relation under which the total was priced.
+        neighbours: The neighbour relation of the total.
         events: What was charged.
-        artefact: The SHA-256 of the released file, or nothing.
+        artefact: The SHA-256 of the released file, or empty.
         opening: What an ``OPENED`` row fixes.
-        remaining: The epsilon of the largest single fit still affordable after this row;
-            rows of version 0.1 do not say.
-        position: Where the filter stands after a charge, in ledgers that have one.
-        declared: All charges to come, in a ``DECLARED`` row.
+        remaining: The epsilon that remains for one further fit after this row; unknown in rows of
+        version 0.1.
+        position: The filter's position after a charge, in ledgers with a filter.
+        declared: All future charges, in a ``DECLARED`` row.
 
     Example:
         >>> entry = Entry(number=3, state="RELEASED", epsilon=0.5, time="", run="night-7")
@@ -252,7 +252,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The state and the run in one word or two."""
+        """The state and the run as text."""
         return f"{self.state} {self.run}".strip()
 
     def to_dict(self) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def read_entry(row: Row, previous: str) -> Entry:
     """Read a row that follows the row with the hash ``previous``.
 
     Raises:
-        InputError: The row is not what was once chained to its predecessor.
+        InputError: The row does not match the hash of its predecessor.
     """
     if row.head != chain(previous, row.body):
         raise damaged(row.number)
@@ -287,10 +287,10 @@ def read_entry(row: Row, previous: str) -> Entry:
 
 
 def damaged(number: int) -> InputError:
-    """The error of a row that cannot be what this ledger once wrote."""
+    """The error of a row that this ledger cannot have written."""
     return InputError(
-        f"entry {number} of the ledger was changed or damaged; nothing is charged or released "
-        "until an unchanged copy, one that all receipts fit, is put back"
+        f"entry {number} of the ledger was changed or damaged; nothing can be charged or released; "
+        "restore an unchanged copy that matches all receipts"
     )
 
 
@@ -300,12 +300,12 @@ def chain(previous: str, body: str) -> str:
 
 
 def canonical(content: Any) -> str:
-    """The one way to write a content as JSON."""
+    """The canonical JSON form of a content."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def plain_events(events: Sequence[Event]) -> tuple[Event, ...]:
-    """The events as they will be read back; refuses what JSON cannot hold."""
+    """The events as JSON values; refuses what JSON cannot hold."""
     check_events(events)
     try:
         described = json.loads(canonical([event.to_dict() for event in events]))
@@ -375,7 +375,7 @@ def _parse(body: str) -> dict[str, Any]:
 
 
 def _are_names(state: str, names: Set[str]) -> bool:
-    """Whether a row has all names of its kind, and besides them at most the newer ones."""
+    """Whether a row has all fields of its kind, and at most the newer ones besides."""
     return _NAMES[state] <= names <= _NAMES[state] | _NEWER[state]
 
 
@@ -483,7 +483,7 @@ _LARGEST_ENTRY = 2**53
 @final
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """Where a charge stands in which ledger.
+    """Proof of a charge: its entry in its ledger.
 
     Attributes:
         ledger: The ledger's identity.
@@ -493,8 +493,8 @@ class Receipt:
         epsilon: The ledger's total after the entry.
 
     Guarantee:
-        Whoever holds a receipt notices when an older copy of the ledger was put in its
-        place: the older copy has no entry with this head. A receipt is no signature.
+        A receipt detects that the ledger was replaced by an older copy: that copy has no entry with
+        this head. A receipt is not a signature.
 
     Example:
         >>> receipt = Receipt("0f" * 16, "night-7", 2, "ab" * 32, 0.5)
@@ -534,4 +534,4 @@ def _checked(ledger: Any, run: Any, entry: Any, head: Any, epsilon: Any) -> Rece
 
 
 def _unreadable() -> InputError:
-    return InputError("the receipt cannot be read; take the one that the ledger gave")
+    return InputError("the receipt cannot be read; use the one that the ledger issued")

@@ -1,10 +1,8 @@
-"""An open transaction, and what all rows amount to in it.
+"""The ledger of a data set: opening, charging, verifying and publishing.
 
-Finding a ledger, or making one where none is.
-
-The record of everything that was ever spent on one data set.
-
-The last steps of a release: the file is safe, the ledger knows, then it is seen.
+``Ledger`` opens a ledger, or creates one with a cap, and charges releases in transactions.
+``publish`` and ``recover`` do the last steps of a release: the file is written safely, the
+ledger records it, and only then does it become visible.
 """
 
 import contextlib
@@ -48,7 +46,7 @@ from dpflows.privacy.ledger.stores import Pages, Store, open_store
 
 @final
 class Desk:
-    """Where rows are added while nobody else may add any.
+    """An open transaction, in which no one else can add rows.
 
     Guarantee:
         Nothing is committed after a row could not be added, or in another process than
@@ -71,13 +69,13 @@ class Desk:
         return written
 
     def close(self) -> None:
-        """Refuse to commit what is not whole."""
+        """Refuse to commit an incomplete transaction."""
         self.require_own_process()
         if self._broken:
             raise InputError("a row could not be added to the ledger; nothing was granted")
 
     def require_own_process(self) -> None:
-        """Refuse a process that was forked off in the middle of a transaction."""
+        """Refuse a process that was forked in the middle of a transaction."""
         if os.getpid() != self._process:
             raise InputError(
                 "a ledger that is held cannot be used in a forked process; fork before or after"
@@ -86,12 +84,12 @@ class Desk:
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    """What the caller wants a ledger to be; ``None`` leaves it to the ledger.
+    """The caller's settings for a ledger; ``None`` accepts those of the ledger.
 
     Attributes:
-        cap: What all charges together may cost.
+        cap: The budget of all charges together.
         composition: Whether charges may be chosen by earlier results.
-        accountant: Who prices them.
+        accountant: The accountant's name.
     """
 
     cap: Budget | None
@@ -100,7 +98,7 @@ class Wishes:
 
 
 def opened(store: Store, wishes: Wishes) -> Opening:
-    """What the first row of a ledger fixes; without one and with a cap it is written."""
+    """The first entry of a ledger; it is written if there is none and a cap is given."""
     if wishes.composition is not None:
         check_choice("composition", wishes.composition, COMPOSITIONS)
     found = _found(store)
@@ -121,12 +119,12 @@ def _made(store: Store, wishes: Wishes) -> Opening:
     cap, composition = wishes.cap, cast(Composition, wishes.composition or "adaptive")
     if cap is None:
         raise InputError(
-            f"there is no ledger at {store.name}; name an existing one, or give its cap to make it "
+            f"there is no ledger at {store.name}; name an existing one, or give a cap to create it "
             "(in Python cap=Budget(epsilon, delta), on the command line --cap-epsilon and "
             "--cap-delta)"
         )
     if not cap.is_private:
-        raise InputError("epsilon of a cap must be finite: a ledger without a limit limits nothing")
+        raise InputError("epsilon of a cap must be finite: a ledger needs a limit")
     accountant = check_choice_of(composition, wishes.accountant)
     opening = Opening(random_name(), cap, accountant, composition)
     entry = Entry(number=1, state="OPENED", epsilon=0.0, time=now(), opening=opening)
@@ -147,15 +145,15 @@ def _require_same(found: Opening, wishes: Wishes) -> None:
     if wishes.cap is not None and wishes.cap != found.cap:
         fixed = found.cap
         raise InputError(
-            f"the ledger's cap was fixed when it was made: epsilon {fixed.epsilon:g}, delta "
-            f"{fixed.delta:g}, neighbours {fixed.neighbours}; leave the cap out, or give this one"
+            f"the ledger's cap was fixed when it was created: epsilon {fixed.epsilon:g}, delta "
+            f"{fixed.delta:g}, neighbours {fixed.neighbours}; remove the cap, or give this one"
         )
     for name in ("composition", "accountant"):
         wanted, fixed_name = getattr(wishes, name), getattr(found, name)
         if wanted is not None and wanted != fixed_name:
             raise InputError(
-                f"the ledger's {name} was fixed when it was made: {fixed_name!r}; leave the "
-                f"{name} out, or give this one"
+                f"the ledger's {name} was fixed when it was created: {fixed_name!r}; remove the "
+                f"{name}, or give this one"
             )
 
 
@@ -164,26 +162,26 @@ class Ledger:
     """Charges every release of one data set to one budget, across runs and processes.
 
     Args:
-        place: A file on a local disk, or ``postgresql://...``. What is not there yet is
-            made if a cap is given.
-        cap: What all charges together may cost; fixed when the ledger is made.
+        place: A file on a local disk, or ``postgresql://...``. It is created if it does not exist
+        and a cap is given.
+        cap: The budget of all charges together; fixed when the ledger is created.
         composition: ``adaptive`` (the default) grants charges that may depend on earlier
             results; ``declared`` grants only charges that were all declared before the
-            first. Fixed when the ledger is made.
-        accountant: Who prices the charges; fixed when the ledger is made. For ``adaptive``
+            first. Fixed when the ledger is created.
+        accountant: The accountant of the charges; fixed when the ledger is created. For
+        ``adaptive``
             one of ``gdp-filter`` (the default), ``rdp-filter``, ``zcdp`` and ``gdp``; for
             ``declared`` any accountant that proves a bound, ``pld`` unless given.
 
     Guarantee:
-        A charge is on disk before ``reserve`` returns. All results that were paid for
-        together are private with ``cap``. With ``adaptive`` this holds even if every charge
-        was chosen after looking at all earlier results: every charge but the first is
-        replaced by a pair of Gaussians at least as easy to tell apart, and Gaussians of
-        any sizes are increments of one Brownian motion, which is stopped before it passes
-        what the first charge left of the cap (the proof is in ``docs/ledger.md``). With
-        ``declared`` it holds because the results are a part of what was declared. A
-        refusal depends on the ledger and the request alone. There is no refund. A copy of
-        the ledger is another ledger, which only receipts can tell.
+        A charge is on disk before ``reserve`` returns. All charged results together satisfy
+        ``cap``. With ``adaptive`` this holds even if every charge was chosen after looking at all
+        earlier results: every charge but the first is replaced by a dominating pair of Gaussians,
+        and Gaussians of any sizes are increments of one Brownian motion, which is stopped before it
+        exceeds what the first charge left of the cap (the proof is in ``docs/ledger.md``). With
+        ``declared`` it holds because the results are a part of what was declared. A refusal depends
+        only on the ledger and the request. A charge is never undone. A copy of the ledger is
+        another ledger, which only receipts can detect.
 
     Example:
         >>> import tempfile
@@ -214,27 +212,27 @@ class Ledger:
 
     @property
     def place(self) -> str:
-        """Where it is, in words that hold no password."""
+        """The ledger's location, without passwords."""
         return self._store.name
 
     @property
     def identity(self) -> str:
-        """The ledger's own name, drawn at random when it was made."""
+        """The ledger's random name, drawn when it was created."""
         return self._opening.identity
 
     @property
     def cap(self) -> Budget:
-        """What all charges together may cost."""
+        """The budget of all charges together."""
         return self._opening.cap
 
     @property
     def accountant(self) -> str:
-        """Who prices all charges together."""
+        """The accountant's name."""
         return self._opening.accountant
 
     @property
     def composition(self) -> Composition:
-        """Whether charges may be chosen by earlier results, or are declared beforehand."""
+        """``adaptive`` (charges may depend on earlier results) or ``declared``."""
         return self._opening.composition
 
     def declare(self, charges: Sequence[Sequence[Event]]) -> None:
@@ -261,11 +259,11 @@ class Ledger:
         """
         if not isinstance(self._method, DeclaredMethod):
             raise InputError(
-                "the ledger takes charges as they come; make one with composition='declared'"
+                "the ledger does not take declarations; create one with composition='declared'"
             )
         declared = tuple(plain_events(charge) for charge in charges)
         if not declared or not all(declared):
-            raise InputError("charges must not be empty: there is nothing to declare")
+            raise InputError("charges must not be empty; give the events of each charge")
         with self._writing() as desk:
             known = desk.standing.declared
             if known is None:
@@ -273,29 +271,29 @@ class Ledger:
                 desk.write(state="DECLARED", declared=declared, **terms.recorded())
             elif not same_charges(known, declared):
                 raise InputError(
-                    "the ledger has another declaration, which cannot be changed; charge what was "
-                    "declared, or make another ledger"
+                    "the ledger has another declaration, which cannot be changed; make the "
+                    "declared charges, or create another ledger"
                 )
 
     def reserve(self, events: Sequence[Event], *, purpose: str, run: str | None = None) -> Receipt:
-        """Charge ``events``, or raise and charge nothing.
+        """Charge ``events``; raises if they do not fit, and then charges nothing.
 
         Args:
-            events: What will be released.
-            purpose: What for, in a few words; no value from a row.
+            events: The events that will be released.
+            purpose: A short description, without any value from a row.
             run: A name for the run, unique in this ledger; random if not given. A run
                 that is reserved with the same events and purpose is not charged again.
 
         Raises:
-            BudgetError: All charges together would pass the cap.
-            InputError: The run was released already, or reserved with other events; or an
-                event has no price under the cap's neighbours.
+            BudgetError: All charges together would exceed the cap.
+            InputError: The run was released already, or reserved with other events; or the cost of
+            an event is unknown under the cap's neighbours.
         """
         check_purpose(purpose)
         name = random_name() if run is None else check_run(run)
         charged = plain_events(events)
         if not charged:
-            raise InputError("events must not be empty: there is nothing to charge")
+            raise InputError("events must not be empty; give the events to charge")
         with self._writing() as desk:
             known = desk.standing.resumed(name, charged, purpose)
             if known is not None:
@@ -312,16 +310,16 @@ class Ledger:
             return desk.standing.receipt_of(entry)
 
     def require_room(self, events: Sequence[Event]) -> None:
-        """Refuse what could not be charged now; writes nothing and promises nothing."""
+        """Raise if a charge would be refused now; writes and reserves nothing."""
         with self._reading() as standing:
             self._method.charge(standing, plain_events(events))
 
     def release(self, receipt: Receipt, *, artefact: str = "") -> Receipt:
-        """Mark that what a charge paid for is about to be seen.
+        """Record that a charged release is about to become visible.
 
         Args:
-            receipt: What ``reserve`` gave.
-            artefact: The SHA-256 of the file that is released, or nothing.
+            receipt: The receipt from ``reserve``.
+            artefact: The SHA-256 of the released file, or empty.
 
         Raises:
             InputError: The receipt is not of this ledger, or its run was released with
@@ -344,16 +342,16 @@ class Ledger:
             return standing.receipt_of(entry)
 
     def state_of(self, run: str) -> State | None:
-        """How far a run has come; nothing if it was never charged."""
+        """The state of a run; ``None`` if it was never charged."""
         with self._reading() as standing:
             return standing.state_of(run)
 
     def spent(self) -> float:
-        """What all charges cost together at the cap's delta, as the last entry records it.
+        """The epsilon of all charges together at the cap's delta, as the last entry records it.
 
         Guarantee:
-            A bound if it was decided without looking at results that charging stops here.
-            Whatever was decided, the cap is a bound.
+            A bound if the decision to stop charging here did not depend on results. The cap is a
+            bound in any case.
         """
         desk = self._held()
         if desk is not None:
@@ -362,7 +360,7 @@ class Ledger:
             return _recorded(pages).epsilon
 
     def remaining(self) -> float:
-        """The largest single fit still affordable: its epsilon at the cap's delta.
+        """The epsilon, at the cap's delta, that remains for one further fit.
 
         Not a difference: costs do not add up like epsilons. It is the epsilon of a fit with
         Gaussian noise (a mixture, or gradient steps by the default rules), up to a margin
@@ -385,11 +383,11 @@ class Ledger:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep all others out until the block ends; what is charged inside counts then.
+        """Lock the ledger until the block ends; charges made inside take effect then.
 
         Guarantee:
-            Charges made inside are on disk when the block has ended, all or none. Until
-            then no receipt from inside is proof of anything: release nothing before.
+            Charges made inside are on disk when the block has ended, all or none. Until then a
+            receipt from inside proves nothing: release nothing before.
         """
         with self._writing():
             yield
@@ -405,20 +403,20 @@ class Ledger:
         return [(e.number, e.epsilon) for e in self.history() if e.state == "RESERVED"]
 
     def verify(self, receipt: Receipt | None = None) -> None:
-        """Check the chain, the order and the prices, and that a receipt is from this ledger.
+        """Check the hash chain, the order and the costs, and that a receipt is from this ledger.
 
-        All rows are read again. What each charge counts for is computed again from its
-        events, and so are the last total and up to a hundred earlier ones, evenly spread.
+        All rows are read again. The cost of each charge is recomputed from its events, and so are
+        the last total and up to a hundred earlier ones, evenly spaced.
 
         Raises:
-            InputError: A row was changed, removed or added by other means; or the receipt's
-                entry is not here, because an old copy of the ledger was restored.
+            InputError: A row was changed, removed or added by another program; or the receipt's
+                entry is not here, because the ledger was replaced by an older copy.
         """
         with self._walking() as pages:
             standing = Standing()
             entries = [standing.add(row) for row in pages.after(0)]
         if standing.opened != self._opening:
-            raise InputError("another ledger was put in this one's place; put the first one back")
+            raise InputError("the ledger was replaced by another one; restore the original")
         if receipt is not None:
             standing.require(receipt)
         self._method.recheck(entries)
@@ -468,39 +466,40 @@ class Ledger:
         return desk
 
     def _caught_up(self, pages: Pages) -> Standing:
-        """What all rows amount to; those that this thread read before are not read again."""
+        """The state after all rows; those that this thread has read are not read again."""
         standing: Standing = getattr(self._own, "standing", None) or Standing()
         self._own.standing = None
         row = pages.at(standing.number)
         if standing.number and (row is None or row.head != standing.head):
             raise InputError(
-                f"{self._store.name} lacks entries that were there before: an old copy was put in "
-                "its place; put the newest one back"
+                f"{self._store.name} lacks entries that it had before: it was replaced by an older "
+                "copy; restore the newest copy"
             )
         for row in pages.after(standing.number):
             standing.add(row)
         if standing.opened != self._opening:
-            raise InputError("another ledger was put in this one's place; put the first one back")
+            raise InputError("the ledger was replaced by another one; restore the original")
         return standing
 
     def __reduce__(self) -> NoReturn:
-        raise InputError("a ledger cannot be copied; open its place again where it is needed")
+        raise InputError(
+            "a ledger object cannot be copied; open the ledger again where it is needed"
+        )
 
 
 def _recorded(pages: Pages) -> Entry:
-    """The last row, which must fit the row before it."""
+    """The last row, which must match the row before it."""
     last = pages.last()
     if last is None:
-        raise InputError("the ledger has lost its entries; put the newest copy back")
+        raise InputError("the ledger has lost its entries; restore the newest copy")
     before = pages.at(last.number - 1)
     return read_entry(last, ORIGIN if before is None else before.head)
 
 
 def pending_files(path: str | os.PathLike[str], run: str) -> list[Path]:
-    """The files of a run that wait beside ``path`` until the ledger knows of them.
+    """The pending files of a run beside ``path``, not yet recorded as released.
 
-    Each process that publishes has one of its own; all but the one whose digest the ledger
-    marked are worth nothing.
+    Each publishing process has its own; only the one whose digest the ledger records is released.
 
     Example:
         >>> import tempfile
@@ -530,21 +529,20 @@ def publish(
     *,
     overwrite: bool = True,
 ) -> Receipt:
-    """Write a file under a pending name, mark it released, then give it its name.
+    """Write a file under a pending name, record it as released, then rename it.
 
     Args:
-        ledger: Where the release was charged.
-        receipt: What ``reserve`` gave; the charge must be committed.
+        ledger: The ledger that was charged.
+        receipt: The receipt from ``reserve``; the charge must be committed.
         path: The file's final name.
         write: Writes the file to the path it is given.
-        overwrite: Whether a file that has the final name already may be lost.
+        overwrite: Whether an existing file with the final name may be overwritten.
 
     Guarantee:
-        Whenever the process dies, a file with the final name has a charge, and the ledger
-        knows its digest. A death between the mark and the renaming leaves the pending
-        file, which ``recover`` reveals. Of several processes that publish under one receipt,
-        whatever the names, one succeeds; the others are refused and leave no file, unless
-        all hold the same content.
+        Whenever the process ends, a file with the final name has a charge, and the ledger records
+        its digest. If it ends between the record and the renaming, the pending file remains, which
+        ``recover`` renames. Of several processes that publish under one receipt, under any names,
+        one succeeds; the others are refused and leave no file, unless all hold the same content.
 
     Example:
         >>> import tempfile
@@ -576,10 +574,10 @@ def publish(
 def recover(
     ledger: Ledger, run: str, path: str | os.PathLike[str], *, overwrite: bool = True
 ) -> bool:
-    """Finish a release that was marked but not revealed; whether ``path`` now holds it.
+    """Finish a release that was recorded but not renamed; whether ``path`` now holds it.
 
     Guarantee:
-        Only a file whose digest the ledger has marked as released gets the name.
+        Only a file whose digest the ledger records as released gets the name.
     """
     state = ledger.state_of(run)
     if state is None or not state.artefact:
@@ -602,7 +600,8 @@ def _require_unreleased(ledger: Ledger, receipt: Receipt) -> None:
     if state is None or state.is_released:
         why = "was never charged" if state is None else "was released already"
         raise InputError(
-            f"run {receipt.run!r} {why} in this ledger; recover its file, or start a new run"
+            f"run {receipt.run!r} {why} in this ledger; recover its file with recover(...), or "
+            "start a new run"
         )
 
 

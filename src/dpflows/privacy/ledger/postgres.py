@@ -30,7 +30,7 @@ _COLUMNS = "SELECT number, body, hash FROM dpflows_ledger"
 
 @final
 class PostgresStore(Store):
-    """One table in the schema that the address leads to.
+    """One table in the schema that the address names.
 
     Guarantee:
         A transaction locks the table against all other writers and ends when the server
@@ -46,17 +46,17 @@ class PostgresStore(Store):
 
     @property
     def name(self) -> str:
-        """Says what it is; the address may hold a password."""
+        """A fixed name, since the address may hold a password."""
         return "the PostgreSQL ledger"
 
     def exists(self) -> bool:
-        """Whether the table is there."""
+        """Whether the table exists."""
         with self._connected() as connection:
             return _has_table(connection)
 
     @contextlib.contextmanager
     def creating(self) -> Iterator[Pages]:
-        """In one transaction, make the table if there is none, and add the block's rows."""
+        """In one transaction, create the table if it does not exist, and add the block's rows."""
         with self._transaction("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE") as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING,))
             if not _has_table(connection):
@@ -66,7 +66,7 @@ class PostgresStore(Store):
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Pages]:
-        """Lock the table, wait for it if need be."""
+        """Lock the table, waiting if necessary."""
         with self._transaction("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE") as connection:
             yield _locked(connection)
 
@@ -84,7 +84,7 @@ class PostgresStore(Store):
             yield connection
             # A transaction that has failed answers "commit" with "rollback", and no error.
             if connection.execute("COMMIT").statusmessage != "COMMIT":
-                raise InputError(f"{self.name} did not commit; nothing was granted, ask again")
+                raise InputError(f"{self.name} did not commit; nothing was granted, try again")
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Any]:
@@ -145,8 +145,7 @@ def _settle(connection: Any) -> None:
     for setting in ("fsync", "full_page_writes"):
         if connection.execute(f"SHOW {setting}").fetchone()[0] != "on":
             raise InputError(
-                f"the PostgreSQL server runs with {setting} off and could forget a charge; turn "
-                "it on"
+                f"the PostgreSQL server runs with {setting} off and could lose a charge; turn it on"
             )
 
 
@@ -169,5 +168,5 @@ def _explained(problem: type[Exception]) -> Iterator[None]:
         code = getattr(error, "sqlstate", None) or "no connection"
         raise InputError(
             f"cannot use the PostgreSQL ledger ({type(error).__name__}, {code}); nothing was "
-            "granted, check the address, the server and the rights of its user"
+            "granted; check the address, the server and the user's permissions"
         ) from None

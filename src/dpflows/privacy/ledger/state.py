@@ -1,6 +1,6 @@
-"""What all charges of a ledger cost together.
+"""The state of a ledger: its entries read one by one, each checked against those before it.
 
-What a ledger's rows amount to: read one by one, each checked against those before it.
+The total cost of all charges follows from how often each distinct event was charged.
 """
 
 import dataclasses
@@ -42,22 +42,22 @@ class Bill:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Bill":
-        """Equal events merged, whatever they were for."""
+        """Merge equal events, ignoring their purposes."""
         return cls.of_counts(counted(events))
 
     @classmethod
     def of_counts(cls, counts: Counter[Event]) -> "Bill":
-        """The same from events that are counted already."""
+        """The same from events that are already counted."""
         return cls(frozenset(counts.items()))
 
     def events(self) -> list[Event]:
-        """The merged events in an order that depends on nothing else."""
+        """The merged events in a canonical order."""
         merged = [dataclasses.replace(event, count=count) for event, count in self.items]
         return sorted(merged, key=repr)
 
 
 def counted(events: Iterable[Event]) -> Counter[Event]:
-    """How often each distinct event was made, labels aside."""
+    """How often each distinct event was made, ignoring purposes."""
     counts: Counter[Event] = Counter()
     for event in events:
         counts[dataclasses.replace(event, count=1, purpose="")] += event.count
@@ -65,12 +65,11 @@ def counted(events: Iterable[Event]) -> Counter[Event]:
 
 
 def total(bill: Bill, cap: Budget, accountant: str) -> float:
-    """The epsilon of a bill at the cap's delta under the cap's neighbours.
+    """The epsilon of counted events at the cap's delta under the cap's neighbours.
 
     Guarantee:
-        At least the true cost of events that were decided beforehand: only accountants
-        that prove a bound are asked, and an event that has no price under the cap's
-        neighbours is an error.
+        At least the true cost of events that were decided beforehand: only accountants that prove a
+        bound are used, and an event whose cost is unknown under the cap's neighbours is an error.
     """
     return _priced(bill, float(cap.delta), cap.neighbours, accountant)
 
@@ -84,7 +83,7 @@ def check_accountant(accountant: str) -> str:
     if choose(accountant).kind != "bound":
         proven = [name for name, one in ACCOUNTANTS.items() if one.kind == "bound"]
         raise InputError(
-            f"accountant must prove a bound, but {accountant!r} only estimates; a ledger takes "
+            f"accountant must prove a bound, but {accountant!r} gives only estimates; use "
             f"one of {', '.join(proven)}"
         )
     return accountant
@@ -101,7 +100,7 @@ def _priced(bill: Bill, delta: float, neighbours: Neighbours, accountant: str) -
 @final
 @dataclasses.dataclass(frozen=True)
 class State:
-    """How far a run has come: ``RESERVED``, or ``RELEASED`` with the digest of what is out.
+    """The state of a run: ``RESERVED``, or ``RELEASED`` with the digest of the release.
 
     Example:
         >>> State("RELEASED", "ab" * 32).is_released
@@ -113,13 +112,13 @@ class State:
 
     @property
     def is_released(self) -> bool:
-        """Whether what the run paid for may have been seen."""
+        """Whether the run's release may be visible."""
         return self.name == "RELEASED"
 
 
 @final
 class Standing:
-    """The sum of all rows read so far.
+    """The state after all rows read so far.
 
     Guarantee:
         A row that is not chained to the row before it, or could not have been written
@@ -140,7 +139,7 @@ class Standing:
 
     @property
     def opened(self) -> Opening:
-        """What the first row fixed."""
+        """The first entry."""
         if self.opening is None:
             raise damaged(1)
         return self.opening
@@ -158,50 +157,51 @@ class Standing:
         return entry
 
     def state_of(self, run: str) -> State | None:
-        """How far a run has come."""
+        """The state of a run."""
         if run in self.released:
             return State("RELEASED", self.released[run].artefact)
         return State("RESERVED") if run in self.reserved else None
 
     def receipt_of(self, entry: Entry) -> Receipt:
-        """The proof that an entry is here."""
+        """The receipt of an entry."""
         return Receipt(self.opened.identity, entry.run, entry.number, entry.head, entry.epsilon)
 
     def require(self, receipt: Receipt) -> None:
-        """Refuse a receipt of another ledger, or one that this ledger never gave."""
+        """Refuse a receipt of another ledger, or one that this ledger never issued."""
         if receipt.ledger != self.opened.identity:
-            raise InputError("the receipt belongs to another ledger; name the one that gave it")
+            raise InputError("the receipt is from another ledger; use the ledger that issued it")
         given = (self.reserved.get(receipt.run), self.released.get(receipt.run))
         if receipt not in [self.receipt_of(entry) for entry in given if entry is not None]:
             raise InputError(
-                f"the ledger has no entry {receipt.entry} with the receipt's head: an old copy of "
-                "the ledger was restored, or the receipt was changed; put the newest ledger back"
+                f"the ledger has no entry {receipt.entry} with the receipt's head: the ledger was "
+                "replaced by an older copy, or the receipt was changed; restore the newest copy of "
+                "the ledger"
             )
 
     def resumed(self, run: str, events: tuple[Event, ...], purpose: str) -> Receipt | None:
-        """The receipt of a run that goes on; nothing if it is new, an error if it is over."""
+        """The receipt of a run that continues; ``None`` if new, an error if it was released."""
         known = self.reserved.get(run)
         if known is None:
             return None
         if run in self.released:
             raise InputError(
-                f"run {run!r} was released already; what it charged is used up, start a new run"
+                f"run {run!r} was already released, so its charge is used; start a new run"
             )
         if (known.events, known.purpose) != (events, purpose):
             raise InputError(
-                f"run {run!r} was charged for something else; go on with the settings it began "
-                "with, or start a new run"
+                f"run {run!r} was charged for something else; continue with its original settings, "
+                "or start a new run"
             )
         return self.receipt_of(known)
 
     def marked(self, run: str, artefact: str) -> Receipt | None:
-        """The receipt of a run's release; nothing if there was none, an error if another."""
+        """The receipt of a run's release; ``None`` if there is none, an error if it differs."""
         known = self.released.get(run)
         if known is None:
             return None
         if known.artefact != artefact:
             raise InputError(
-                f"run {run!r} was released with another artefact; a charge pays for one release, "
+                f"run {run!r} was released with another artefact; a charge covers one release, so "
                 "start a new run"
             )
         return self.receipt_of(known)
@@ -245,7 +245,7 @@ def _charge_follows(standing: Standing, opening: Opening, entry: Entry) -> bool:
 
 
 def _moves_on(before: Position | None, after: Position | None) -> bool:
-    """Whether a filter's position may follow another: its caps stay, the rest only grows."""
+    """Whether a filter's position may follow another: equal caps, and no sum decreases."""
     if before is None or after is None:
         return before is None
     if (after.mu_cap, after.pure_cap) != (before.mu_cap, before.pure_cap) or after.is_over:

@@ -1,6 +1,6 @@
-"""Where rows are kept. A new kind of store is one module and one line in ``STORES``.
+"""Stores of ledger rows, among them one SQLite file on a local disk.
 
-A ledger in one SQLite file on a local disk.
+A new kind of store is one module and one line in ``STORES``.
 """
 
 import abc
@@ -52,13 +52,13 @@ class Pages(abc.ABC):
 
 
 class Store(abc.ABC):
-    """Rows that are only ever added.
+    """A store of rows that can only be appended to.
 
     Args:
-        place: Where the rows are.
+        place: The location of the rows.
 
     Guarantee:
-        ``writing`` and ``creating`` keep every other writer out, see all rows that were
+        ``writing`` and ``creating`` exclude every other writer, see all rows that were
         ever committed, and return only when the new rows would survive a power cut. A
         block that raises leaves no row. No connection outlives its block, so none is
         shared by threads or by a process and its forks.
@@ -70,15 +70,15 @@ class Store(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The place for messages, without passwords."""
+        """The location for messages, without passwords."""
 
     @abc.abstractmethod
     def exists(self) -> bool:
-        """Whether rows were ever committed here."""
+        """Whether the store holds committed rows."""
 
     @abc.abstractmethod
     def creating(self) -> contextlib.AbstractContextManager[Pages]:
-        """An exclusive transaction that first makes a place for rows if there is none."""
+        """An exclusive transaction that first creates the store if it does not exist."""
 
     @abc.abstractmethod
     def writing(self) -> contextlib.AbstractContextManager[Pages]:
@@ -90,7 +90,7 @@ class Store(abc.ABC):
 
 
 def open_store(place: str | os.PathLike[str]) -> Store:
-    """The store that a place names.
+    """The store at a location.
 
     Example:
         >>> open_store("clinic.ledger").exists()
@@ -111,9 +111,9 @@ def open_store(place: str | os.PathLike[str]) -> Store:
 
 @contextlib.contextmanager
 def closed_by_opener(connection: Any) -> Iterator[None]:
-    """Close a connection at the end, in the process that opened it and in no other.
+    """Close a connection at the end, only in the process that opened it.
 
-    A process that was forked off inside the block would take back its parent's rows.
+    A process that was forked inside the block would roll back its parent's rows.
     """
     opener = os.getpid()
     try:
@@ -184,11 +184,11 @@ class SQLiteStore(Store):
 
     @property
     def name(self) -> str:
-        """The file's path as it was given."""
+        """The file's path as given."""
         return self._place
 
     def exists(self) -> bool:
-        """Whether the file is there and holds a ledger."""
+        """Whether the file exists and holds a ledger."""
         if not self._path.exists():
             return False
         with self._connected() as connection:
@@ -196,7 +196,7 @@ class SQLiteStore(Store):
 
     @contextlib.contextmanager
     def creating(self) -> Iterator[Pages]:
-        """Make the file, and in one transaction the table and what the block adds."""
+        """Create the file, and in one transaction the table and the block's rows."""
         self._touch()
         with self._transaction("BEGIN IMMEDIATE") as connection:
             if not _has_table(connection, self._path):
@@ -206,7 +206,7 @@ class SQLiteStore(Store):
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Pages]:
-        """Take the file's one write lock, wait for it if need be."""
+        """Take the file's write lock, waiting if necessary."""
         with self._transaction("BEGIN IMMEDIATE") as connection:
             _require_table(connection, self._path)
             yield _Rows(connection)
@@ -226,7 +226,7 @@ class SQLiteStore(Store):
             return
         except OSError as error:
             raise InputError(
-                f"cannot make the ledger {str(self._path)!r}: {error.strerror}; choose a folder "
+                f"cannot create the ledger {str(self._path)!r}: {error.strerror}; choose a folder "
                 "that exists and is writable"
             ) from None
 
@@ -306,11 +306,11 @@ def _settle(connection: sqlite3.Connection) -> None:
 
 def _require_table(connection: sqlite3.Connection, path: Path) -> None:
     if not _has_table(connection, path):
-        raise InputError(f"{str(path)!r} holds no ledger; give a cap to make one")
+        raise InputError(f"{str(path)!r} holds no ledger; give a cap to create one")
 
 
 def _has_table(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether a ledger is here; the schema must be exactly the one that is made here.
+    """Whether the file holds a ledger; its schema must be exactly that of a ledger.
 
     Guarantee:
         Reads the list of the schema and evaluates nothing in it, so that no view, trigger
@@ -319,12 +319,12 @@ def _has_table(connection: sqlite3.Connection, path: Path) -> bool:
     found = connection.execute(_LISTED, (len(_SCHEMA) + 1,)).fetchall()
     if found and _TABLE not in {name for _, name, _, _ in found}:
         raise InputError(
-            f"{str(path)!r} is a database of something else; choose another file for the ledger"
+            f"{str(path)!r} is another kind of database; choose another file for the ledger"
         )
     if found and set(found) != _SCHEMA:
         raise InputError(
-            f"the ledger {str(path)!r} was changed by other means: what keeps its rows is gone "
-            "or something was added; put a copy back that all receipts fit"
+            f"the ledger {str(path)!r} was changed by another program: its protection was removed "
+            "or something was added; restore a copy that matches all receipts"
         )
     return bool(found)
 
@@ -346,18 +346,18 @@ def _remedy(error: sqlite3.Error) -> str:
         if sign in text:
             return f"{sign}; {remedy}"
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
-    return f"{name}; nothing was granted, check the disk and the file's permissions"
+    return f"{name}; nothing was granted; check the disk and the file's permissions"
 
 
 _REMEDIES = {
-    "disk is full": "nothing was granted, make room and ask again",
-    "database is locked": f"others kept it for {PATIENCE} seconds, ask again",
-    "not a database": "the file is no ledger, name another one",
-    "malformed": "the file is damaged, put a copy back that all receipts fit",
-    "readonly": "it may be read but not written here, change its permissions",
-    "unable to open": "check that it exists and that you may read and write it and its folder",
-    "no such table": "the file holds no ledger; give a cap to make one",
+    "disk is full": "nothing was granted; free some space and try again",
+    "database is locked": f"other processes held the lock for {PATIENCE} seconds; try again",
+    "not a database": "the file is not a ledger; name another one",
+    "malformed": "the file is damaged; restore a copy that matches all receipts",
+    "readonly": "the file is read-only; change its permissions",
+    "unable to open": "check that it exists and that you can read and write it and its folder",
+    "no such table": "the file holds no ledger; give a cap to create one",
     "only grows": "rows are never changed or removed",
-    "interrupted": "the file makes the database work without end and is no ledger of ours",
-    "too big": "the file holds more than a ledger would and is no ledger of ours",
+    "interrupted": "the file is not a ledger: reading it does not end",
+    "too big": "the file is not a ledger: it holds too much",
 }

@@ -1,4 +1,4 @@
-"""Releases that are not gradients: counts, quantiles, categories, moments, choices, votes.
+"""Mechanisms other than DP-SGD: counts, quantiles, categories, moments, selection, votes.
 
 Each returns its value together with the event to charge. Noise is sampled exactly.
 """

@@ -1,12 +1,8 @@
-"""Counts in fixed bins, with two-sided geometric noise.
+"""Noisy counts: in bins, on a grid, of several tables, in nested bins, and of categories.
 
-Counts of rows in the cells of a grid over a box, with two-sided geometric noise.
-
-Counts of rows in the cells of several tables at once, with Gaussian noise.
-
-The distribution of every column at once, from noisy counts in nested bins.
-
-Private discovery of the categories of a column.
+Counts in bins and on a grid get two-sided geometric noise; marginal tables and the nested
+bins of all columns get Gaussian noise; ``discover_categories`` releases those categories of a
+column whose noisy count passes a threshold.
 """
 
 import math
@@ -35,7 +31,7 @@ COUNTING = Sensitivity(zero_out=1.0, add_remove=1.0, replace_one=2.0)
 
 
 def bin_counts(values: Column, edges: Float64[np.ndarray, " edges"]) -> Int64[np.ndarray, " bins"]:
-    """How many values lie in each bin; those outside, or not numbers, are in none.
+    """How many values lie in each bin; values outside, or NaN, are in none.
 
     Bins are closed on the left; the last one is closed on both sides.
     """
@@ -54,11 +50,11 @@ def noisy_histogram(
     """The number of values in each of the bins given by public ``edges``.
 
     Args:
-        values: One number per row; NaN and values outside are counted nowhere.
+        values: One number per row; NaN and values outside are not counted.
         edges: Public, strictly increasing.
-        scale: Of the noise; epsilon is the sensitivity over it.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        scale: Scale of the noise; epsilon is the sensitivity over it.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
         L1 sensitivity 1 (zero-out, add-remove) or 2 (replace-one), integer noise.
@@ -86,7 +82,7 @@ def noisy_count(
     """The number of rows whose value is a number.
 
     Guarantee:
-        Sensitivity 1 under every relation: a row counts or does not.
+        Sensitivity 1 under every neighbour relation.
 
     Example:
         >>> import numpy as np
@@ -110,9 +106,9 @@ MOST_CELLS = 1 << 20
 def grid_counts(
     rows: Matrix, lower: Vector, upper: Vector, *, bins: int
 ) -> Int64[np.ndarray, "..."]:
-    """Rows per cell, ``bins`` cells along each column; a row with NaN is counted nowhere.
+    """Rows per cell, ``bins`` cells along each column; a row with NaN is not counted.
 
-    A row outside the box counts in the cell nearest to it.
+    A row outside the box is counted in the nearest cell.
     """
     whole = rows[~np.isnan(rows).any(axis=1)]
     half = upper / 2 - lower / 2
@@ -133,16 +129,16 @@ def noisy_grid(
     entropy: Entropy,
     purpose: str = "grid",
 ) -> Release[Int64[np.ndarray, "..."]]:
-    """How many rows lie in each cell of a public grid.
+    """Noisy number of rows in each cell of a public grid.
 
     Args:
         rows: One row per person; a row that holds a NaN counts as null.
         lower: Public lower bound of each column.
         upper: Public upper bound of each column.
         bins: Cells along each column.
-        scale: Of the noise; epsilon is the sensitivity over it.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        scale: Scale of the noise; epsilon is the sensitivity over it.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
         A row is in one cell, so the L1 sensitivity is 1 (zero-out, add-remove) or 2
@@ -179,7 +175,7 @@ def marginals_sensitivity(tables: int) -> Sensitivity:
 
 
 def table_counts(places: Places, sizes: Sequence[int]) -> list[Counts]:
-    """How many rows are in each cell, table by table; a place of -1 is counted nowhere."""
+    """The number of rows in each cell, table by table; a place of -1 is not counted."""
     pairs = zip(places.T, sizes, strict=True)
     return [np.bincount(at[at >= 0], minlength=size).astype(float) for at, size in pairs]
 
@@ -192,14 +188,14 @@ def noisy_marginals(
     entropy: Entropy,
     purpose: str = "marginals",
 ) -> Release[tuple[Counts, ...]]:
-    """How many rows are in each cell of each of several tables.
+    """Noisy number of rows in each cell of each of several tables.
 
     Args:
         places: For every row, its cell in each table; -1 if it is in none.
         sizes: The public number of cells of each table.
         noise: Standard deviation of the noise on each count, in rows.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
         A Gaussian mechanism with the L2 sensitivity of ``marginals_sensitivity``, whatever
@@ -213,7 +209,7 @@ def noisy_marginals(
     """
     check_positive("noise", noise)
     if places.shape[1] != len(sizes) or (places >= np.asarray(sizes)).any():
-        raise InputError("places must lie below the sizes, one of them for each table")
+        raise InputError("places must have one column for each table and lie below its size")
     counts = table_counts(places, sizes)
     flat = np.concatenate([np.empty(0), *counts])
     noisy = np.array(sampler_for(entropy, purpose).gaussian(flat.tolist(), noise, lattice=_LATTICE))
@@ -258,11 +254,11 @@ def noisy_distributions(
 
     Args:
         rows: One row per person; a row that holds a NaN counts as null.
-        lower: Public lower bound of each column; what lies below counts as on it.
+        lower: Public lower bound of each column; values below are clipped to it.
         upper: Public upper bound of each column.
         noise: Standard deviation of the noise on each count, in rows.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
         A Gaussian mechanism with the L2 sensitivity of ``trees_sensitivity``; the rest is
@@ -292,7 +288,7 @@ def noisy_distributions(
 
 
 def nested_counts(rows: Matrix, lower: Vector, upper: Vector) -> list[LevelCounts]:
-    """LevelCounts per column at every level, coarse to fine; a row with NaN is counted nowhere."""
+    """LevelCounts per column at every level, coarse to fine; a row with NaN is not counted."""
     whole = rows[~np.isnan(rows).any(axis=1)]
     half = upper / 2 - lower / 2
     place = (np.clip(whole, lower, upper) / 2 - lower / 2) / half
@@ -306,7 +302,7 @@ def nested_counts(rows: Matrix, lower: Vector, upper: Vector) -> list[LevelCount
 
 
 def reconciled(levels: list[LevelCounts]) -> LevelCounts:
-    """The finest counts that agree best with the noisy counts of all levels."""
+    """The finest counts that fit the noisy counts of all levels best."""
     best = [levels[-1]]
     for height, noisy in enumerate(reversed(levels[:-1]), start=2):
         own = (BRANCHES**height - BRANCHES ** (height - 1)) / (BRANCHES**height - 1)
@@ -327,9 +323,9 @@ def _cumulative(leaves: LevelCounts) -> Cumulative:
 
 
 def discovery_threshold(scale: float, delta: float) -> int:
-    """The noisy count a category needs, so that one with a single row passes with chance delta.
+    """The noisy count that a category with a single row reaches with probability delta.
 
-    The noise is k >= 1 or more with chance exp(-k / scale) / (1 + exp(-1 / scale)).
+    The noise is k >= 1 or more with probability exp(-k / scale) / (1 + exp(-1 / scale)).
     """
     return 1 + max(1, math.ceil(-scale * math.log(delta * (1 + math.exp(-1 / scale)))))
 
@@ -342,18 +338,18 @@ def discover_categories(
     entropy: Entropy,
     purpose: str = "categories",
 ) -> Release[dict[str, int]]:
-    """The categories that enough rows share, with noisy counts, in alphabetical order.
+    """The categories that enough rows have, with noisy counts, in alphabetical order.
 
     Args:
-        values: One category per row; ``None`` is counted nowhere.
-        scale: Of the noise on each count.
-        delta: The chance that a category of one single row shows.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        values: One category per row; ``None`` is not counted.
+        scale: Scale of the noise on each count.
+        delta: The probability that a category of a single row is released.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
-        (1/scale, delta) when a row comes, goes or is blanked, (2/scale, delta) when it
-        is replaced: apart from showing its own category, a row moves one count by one.
+        (1/scale, delta) when a row is added, removed or zeroed out, (2/scale, delta) when it is
+        replaced: apart from releasing its own category, a row changes one count by one.
 
     Example:
         >>> values = ["a"] * 500 + ["b"] * 500 + ["secret"]

@@ -1,10 +1,10 @@
-"""Exact noise from OpenDP, or reproducible noise from a test seed.
+"""Exact noise: OpenDP's samplers, and rounded Gaussian noise for long vectors.
 
 OpenDP samples on a lattice with exact rational arithmetic and the operating system's
-generator, so floating-point attacks find nothing. A test seed replaces it by ordinary
-arithmetic, and everything made with it carries the seed's stamp.
+generator, so there are no floating-point attacks. With a test seed ordinary arithmetic is
+used instead, and everything made with it is marked NOT PRIVATE.
 
-Gaussian noise for long vectors, exact in finite precision.
+Gaussian noise for long vectors is exact in finite precision:
 
 A vector ``s`` is released as ``h * round((s + sigma * z) / h)``, where ``z`` is standard
 normal and the lattice width ``h`` is a public power of two far below ``sigma``. Rounding
@@ -22,8 +22,8 @@ the real sum.
 Guarantee:
     The released vector is distributed as the rounded sum of ``s`` and independent true
     normals, up to a total variation distance of ``NOISE_DISTANCE`` per call, given
-    uniform bits: 256 bits of each uniform leave a rounding open with a chance below 2^-170,
-    and a call draws fewer than 2^60 normals. Accountants take this distance off delta. The
+    uniform bits: 256 bits of each uniform leave a rounding undecided with probability below 2^-170,
+    and a call draws fewer than 2^60 normals. Accountants include this distance in delta. The
     bits are those of ChaCha20 with a 256-bit key from the operating
     system, drawn once per run and never stored; no two steps share a nonce.
 """
@@ -48,7 +48,7 @@ Law = Literal["gumbel", "exponential"]
 
 
 class Sampler(abc.ABC):
-    """The three kinds of noise all mechanisms are made of."""
+    """The three kinds of noise that mechanisms use."""
 
     @abc.abstractmethod
     def discrete_laplace(self, values: Sequence[int], scale: float) -> list[int]:
@@ -70,7 +70,7 @@ class Sampler(abc.ABC):
 
 
 def sampler_for(entropy: Entropy, purpose: str) -> Sampler:
-    """Exact noise, unless ``entropy`` is a test seed; then noise fixed by seed and purpose."""
+    """A sampler of exact noise, or with a test seed of noise fixed by seed and purpose."""
     return _Seeded(entropy, zlib.crc32(purpose.encode())) if entropy.stamp else _Exact()
 
 
@@ -190,7 +190,7 @@ class RoundedGaussian:
     """Adds exact, rounded Gaussian noise to vectors, step by step.
 
     Args:
-        entropy: Where the 256 bits of the key come from.
+        entropy: Source of the 256-bit key.
 
     Example:
         >>> noise = RoundedGaussian(Entropy.from_os())
@@ -209,12 +209,12 @@ class RoundedGaussian:
         """The sums plus noise of standard deviation ``scale``, on the lattice.
 
         Args:
-            sums: What is to be released; every entry finite.
+            sums: The sums to release; every entry must be finite.
             scale: The standard deviation of the noise.
             step: Which step of the run this is; no step may be used twice.
 
         Guarantee:
-            See the module. The width of the lattice depends on ``scale`` alone.
+            See the module. The width of the lattice depends only on ``scale``.
         """
         normals = self.normals(len(sums), step=step)
         return self.rounded(sums, normals, scale=scale, step=step)
@@ -280,7 +280,9 @@ class RoundedGaussian:
     def _stream(self, step: int, part: int, count: int) -> bytes:
         """Bits of one part of a step: every (step, part) is a nonce of its own."""
         if os.getpid() != self._process:
-            raise InputError("a forked process must not go on with its parent's noise")
+            raise InputError(
+                "a forked process must not continue with its parent's noise; make a new generator"
+            )
         # 32 bits count blocks of the cipher, 96 are the nonce
         nonce = bytes(4) + step.to_bytes(6, "little") + part.to_bytes(6, "little")
         cipher = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None)
@@ -288,7 +290,7 @@ class RoundedGaussian:
 
 
 def _lengths(radius: UInt64[np.ndarray, " pairs"]) -> Float64[np.ndarray, " pairs"]:
-    """``sqrt(-2 ln u)``, where u is the middle of what the bits not yet drawn leave open."""
+    """``sqrt(-2 ln u)``, where u is the middle of the interval that the drawn bits leave."""
     u = radius.astype(np.float64)
     u += 0.5
     u *= 2.0**-64
@@ -298,7 +300,7 @@ def _lengths(radius: UInt64[np.ndarray, " pairs"]) -> Float64[np.ndarray, " pair
 
 
 def decided_within(scale: float, largest: Any) -> Any:
-    """How far from its lattice point, in lattice widths, a sum in double precision surely is its.
+    """The distance, in lattice widths, within which double precision surely rounds correctly.
 
     Args:
         scale: The standard deviation of the noise.

@@ -1,6 +1,4 @@
-"""Shared refusals of mechanisms: public parameters only, never a private value.
-
-What a mechanism hands back: a value that may be published, and what it cost.
+"""What a mechanism returns: a value that may be published, and the event to charge.
 
 Guarantee:
     Inside ``only_these``, a release whose event is not in the list fails before its value is
@@ -47,9 +45,9 @@ class Release(Generic[Value]):
     """A published value and the event that must be charged for it.
 
     Attributes:
-        value: May be published once ``event`` is charged.
-        event: What happened, with the sensitivity under each neighbour relation.
-        stamp: What must be written beside the value; empty if nothing.
+        value: The value, which may be published once ``event`` is charged.
+        event: The event to charge, with its sensitivity under each neighbour relation.
+        stamp: A warning that must accompany the value, or empty.
 
     Example:
         >>> from dpflows.privacy.events import PureEvent, Sensitivity
@@ -71,7 +69,7 @@ class Release(Generic[Value]):
         if self.event not in planned:
             raise UnplannedReleaseError(
                 f"a release for {self.event.purpose!r} is not among the planned events; nothing "
-                "was returned. This is a defect of the program: please report it"
+                "was returned. This is a bug in dpflows: please report it"
             )
         planned.remove(self.event)
         made.append(self.event)
@@ -79,7 +77,7 @@ class Release(Generic[Value]):
 
 @contextlib.contextmanager
 def only_these(events: Sequence[Event]) -> Iterator[None]:
-    """Within the block mechanisms release these events, each once, and no others.
+    """Within the block, mechanisms may release only these events, each of them once.
 
     Example:
         >>> from dpflows.privacy.events import PureEvent, Sensitivity

@@ -1,16 +1,12 @@
-"""Choosing the best of public candidates by scores that depend on private rows.
+"""Private selection: the best candidate, quantile, run, or answer.
 
-Private quantiles, and bounds for a column whose range nobody declared.
-
-Choosing the best of several private runs, with a random number of runs.
-
-Trying many settings and keeping the best costs more than one run, but far less than
-the sum of all, if the number of runs is random and stays secret (Papernot and Steinke
-2022). Only the selected run is revealed.
-
-The sparse vector technique: many questions, few of which are answered yes.
-
-A majority of models trained on disjoint rows, with noise.
+The exponential mechanism and report noisy max choose among public candidates by scores of
+private rows; private quantiles and the discovery of bounds are built on noisy scores and
+counts. ``select_best`` returns the best of a random number of private runs: this costs more
+than one run, but far less than the sum of all, if the number of runs is random and stays
+secret (Papernot and Steinke 2022), and only the selected run is revealed. ``SparseVector``
+answers many threshold questions of which few are answered yes. ``noisy_vote`` releases the
+majority of models trained on disjoint rows.
 """
 
 import functools
@@ -59,18 +55,18 @@ def exponential_mechanism(
     monotone: bool = False,
     purpose: str = "choice",
 ) -> Release[int]:
-    """The index of a candidate, drawn with chance proportional to exp(score / scale).
+    """The index of a candidate, drawn with probability proportional to exp(score / scale).
 
     Args:
         scores: One per public candidate; NaN counts as the worst.
-        sensitivity: How far one person can move any score.
-        scale: Of the noise.
-        entropy: Where the noise comes from.
+        sensitivity: The largest change one person can cause in any score.
+        scale: Scale of the noise.
+        entropy: Source of randomness.
         monotone: Whether adding a row never lowers a score, or never raises one.
-        purpose: For the record.
+        purpose: Label of the event.
 
     Guarantee:
-        Bounded range: the log odds of two candidates move by at most twice the
+        Bounded range: the log probability ratio of two candidates changes by at most twice the
         sensitivity over ``scale`` (once, if monotone and no row is replaced).
 
     Example:
@@ -99,8 +95,8 @@ def report_noisy_max(
 ) -> Release[int]:
     """The index of the best candidate after one-sided exponential noise on each score.
 
-    Equal in law to permute-and-flip: it errs less often than the exponential mechanism
-    at the same epsilon, but composes as a pure release only.
+    Equal in distribution to permute-and-flip: it errs less often than the exponential mechanism at
+    the same epsilon, but composes only as a pure epsilon-DP release.
 
     Guarantee:
         Pure: twice the sensitivity over ``scale`` (once, if monotone and no row is
@@ -145,7 +141,7 @@ _DOUBLING_EDGES = np.concatenate([-_MAGNITUDES[::-1], [0.0], _MAGNITUDES])
 
 
 def quantile_sensitivity(fraction: float) -> Sensitivity:
-    """How far one row moves any quantile score: the larger side, or both when replaced."""
+    """The sensitivity of quantile scores: the larger side, or both for a replaced row."""
     return Sensitivity(max(fraction, 1 - fraction), max(fraction, 1 - fraction), 1.0)
 
 
@@ -171,16 +167,16 @@ def private_quantile(
     """A public candidate near the given quantile of a column.
 
     Args:
-        values: One number per row; NaN counts on neither side.
+        values: One number per row; NaN is not counted.
         candidates: Public, strictly increasing; the answer is one of them.
         fraction: Which quantile, 0.5 for the median.
-        scale: Of the noise on the imbalance of each candidate, in rows.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        scale: Scale of the noise on the imbalance of each candidate, in rows.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
-        An exponential mechanism whose scores move by max(fraction, 1 - fraction)
-        when a row comes, goes or is blanked, and by 1 when it is replaced.
+        An exponential mechanism whose scores change by max(fraction, 1 - fraction) when a row is
+        added, removed or zeroed out, and by 1 when it is replaced.
 
     Example:
         >>> import numpy as np
@@ -217,11 +213,11 @@ def private_bounds(
     surely not empty give the bounds, so a few outliers are left out.
 
     Args:
-        values: One number per row; NaN and infinite values are counted nowhere.
+        values: One number per row; NaN and infinite values are not counted.
         scale: Of the noise; epsilon is the sensitivity over it.
-        entropy: Where the noise comes from.
-        miss: The chance that an empty bin is taken for a filled one.
-        purpose: For the record.
+        entropy: Source of randomness.
+        miss: The probability that an empty bin is taken for a filled one.
+        purpose: Label of the event.
 
     Guarantee:
         One noisy histogram (L1 sensitivity 1, replace-one 2); the rest is computed
@@ -271,17 +267,17 @@ def select_best(
 
     Args:
         run: Makes one private run with a candidate's index and returns the result and
-            its score. The score must be paid for by ``run_events`` too.
+            its score. The cost of the score must be included in ``run_events``.
         candidates: How many there are; each run draws one at random.
-        run_events: What one run costs, whichever candidate it uses.
+        run_events: The events of one run, whichever candidate it uses.
         mean: The mean number of runs.
-        entropy: Where the number of runs and the candidates come from.
+        entropy: Source of randomness.
         shape: 1 for a geometric law, 0 for a logarithmic one, ``None`` for Poisson.
-        purpose: For the record.
-        candidate_events: What a run costs besides, by candidate, where they differ.
+        purpose: Label of the event.
+        candidate_events: Further events of a run, by candidate, where they differ.
 
     Guarantee:
-        Covers the selected result alone. The number of runs, the other results and
+        Covers only the selected result. The number of runs, the other results and
         their scores must stay secret. With a Poisson law there may be no run at all.
 
     Example:
@@ -311,7 +307,7 @@ def selection_event(
     shape: float | None,
     purpose: str = "selection",
 ) -> SelectionEvent:
-    """What ``select_best`` costs with these arguments, before anything is run.
+    """The event of ``select_best`` with these arguments, before anything is run.
 
     Example:
         >>> selection_event((), mean=4.0, shape=1.0).mean
@@ -335,15 +331,15 @@ def noisy_mean_score(
     """The mean of scores that are clipped to a public range.
 
     Args:
-        scores: One per row; one that is not a number counts as ``low``.
+        scores: One per row; NaN counts as ``low``.
         low: The lowest score that counts.
-        high: The highest.
+        high: The highest score that counts.
         noise: Standard deviation of the noise on the sum, in half-widths of the range.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
-        A Gaussian mechanism: one row moves the sum by half the range at most. The number of
+        A Gaussian mechanism: one row changes the sum by at most half the range. The number of
         rows is public. Scores are rounded to a lattice and summed as integers.
 
     Example:
@@ -355,7 +351,7 @@ def noisy_mean_score(
     """
     check_positive("noise", noise)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InputError("the range of scores must be finite, with its low end below its high end")
+        raise InputError("the range of scores must be finite, with low below high")
     middle, half = low / 2 + high / 2, high / 2 - low / 2
     kept = np.nan_to_num(np.asarray(scores, np.float64), nan=low, posinf=high, neginf=low)
     units = np.clip((np.clip(kept, low, high) - middle) / half, -1.0, 1.0)
@@ -383,7 +379,7 @@ def _cumulative(mean: float, shape: float | None) -> Float64[np.ndarray, " runs"
 
 
 def run_chances(mean: float, shape: float | None) -> Float64[np.ndarray, " runs"]:
-    """The chance of 0, 1, 2, ... runs, up to where the tail is negligible."""
+    """The probabilities of 0, 1, 2, ... runs, up to where the tail is negligible."""
     if shape is None:
         return _poisson(mean)
     if not mean > 1:
@@ -432,21 +428,21 @@ _LARGEST_VALUE = 1e12
 
 @final
 class SparseVector:
-    """Says which of a stream of values exceed a public threshold, until ``positives`` did.
+    """The sparse vector technique: which values of a stream exceed a public threshold.
 
     The split of epsilon between threshold and values, the noise drawn once for the
     threshold and anew for each value, and the stop follow Lyu, Su and Li (2017).
 
     Args:
         threshold: Public.
-        sensitivity: How far one person can move any of the values.
-        epsilon: The price of the whole stream when a row is blanked out.
+        sensitivity: The largest change one person can cause in any value.
+        epsilon: The epsilon of the whole stream under zero-out.
         positives: How many yes answers are given before it stops.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
-        ``event`` is pure and covers all answers together, however many were no. It must
+        ``event`` is pure and covers all answers together, however many of them were no. It must
         be charged before the first question. Noisy values are never revealed.
 
     Example:
@@ -489,13 +485,15 @@ class SparseVector:
     def exceeds(self, value: float) -> bool:
         """Whether the value exceeds the threshold, after noise on both."""
         if self.exhausted:
-            raise BudgetError("positives are used up; start a new stream and charge it")
+            raise BudgetError(
+                "all positive answers of this stream are used; start and charge a new stream"
+            )
         answer = self._noisy(value, self._scales[1]) >= self._threshold
         self._left -= answer
         return answer
 
     def _noisy(self, value: float, scale: float) -> int:
-        """The value on the lattice, NaN as the smallest, plus integer noise."""
+        """The value on the lattice, NaN as the smallest value, plus integer noise."""
         self._asked += 1
         tame = min(max(value, -_LARGEST_VALUE), _LARGEST_VALUE) if value == value else None
         steps = round((-_LARGEST_VALUE if tame is None else tame) / self._unit)
@@ -538,23 +536,23 @@ def noisy_vote(
 ) -> Release[bool]:
     """Whether more than half of the voters say yes, after noise.
 
-    ``exponential`` answers yes with chance 1/(1 + exp(-epsilon (votes - voters/2))).
-    ``geometric`` adds two-sided geometric noise to the votes and leaves a tie to a fair
-    coin; at equal epsilon it errs less whatever the votes (see ``VoteEvent``).
+    ``exponential`` answers yes with probability 1/(1 + exp(-epsilon (votes - voters/2))).
+    ``geometric`` adds two-sided geometric noise to the votes and decides a tie by a fair coin; at
+    equal epsilon it errs less whatever the votes (see ``VoteEvent``).
 
     Args:
         votes: How many say yes.
         voters: How many there are.
-        epsilon: The largest price of one answer per vote that a row can turn.
-        law: Of the noise, ``geometric`` or ``exponential``.
-        sensitivity: How many votes one row can turn under each relation: one, if each
-            row reaches one voter and no other row decides which.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        epsilon: The largest epsilon of one answer per vote that a row can change.
+        law: Law of the noise, ``geometric`` or ``exponential``.
+        sensitivity: The number of votes one row can change under each relation: one, if each row
+        belongs to one voter, independently of other rows.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
-        Pure: epsilon times the votes that one row can turn, or less. The event knows the
-        chance of each answer, so accountants price it exactly. The noise is sampled
+        Pure: epsilon times the votes that one row can change, or less. The event holds the
+        probability of each answer, so accountants compute its cost exactly. The noise is sampled
         exactly, and the coin is tossed whether or not it is needed.
 
     Example:

@@ -1,8 +1,8 @@
-"""Means and standard deviations of clipped columns from one vector of noisy sums.
+"""Moments and kernel sums of clipped columns, from vectors of noisy sums.
 
-Mean and covariance of all columns from one vector of noisy sums.
-
-A sum of Gaussian kernels released as a function, with Gaussian-process noise.
+``clipped_moments`` releases means and standard deviations, ``noisy_covariance`` the mean and
+the covariance of all columns, ``noisy_kernel_sum`` a sum of Gaussian kernels as a function
+with Gaussian-process noise, by the following mechanism.
 
 The mechanism of Hall, Rinaldo and Wasserman (2013). A row x adds the kernel k(., x), a
 function of norm sqrt(k(x, x)) = 1 in the kernel's reproducing Hilbert space. At grid
@@ -36,7 +36,7 @@ _LATTICE = 2.0**-30
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Noisy location and spread of each column, in the column's own units.
+    """Noisy mean and standard deviation of each column, in the column's units.
 
     Example:
         >>> Moments(np.zeros(1), np.ones(1), 10.0).count
@@ -51,9 +51,9 @@ class Moments:
 def moments_sensitivity(columns: int) -> Sensitivity:
     """The L2 sensitivity of (1, x, x^2) summed over rows, x in the cube [-1, 1]^columns.
 
-    A row that comes or goes adds a vector of norm at most sqrt(1 + 2 columns). Replacing
-    x by y moves each pair (x, x^2) by |x - y| sqrt(1 + (x + y)^2) <= 2; a row may also
-    turn null. The last digit allows for rounding to the lattice.
+    A row that is added or removed changes the sum by a vector of norm at most sqrt(1 + 2 columns).
+    Replacing x by y changes each pair (x, x^2) by |x - y| sqrt(1 + (x + y)^2) <= 2; a row may also
+    become null. The last digit allows for rounding to the lattice.
     """
     present = math.sqrt(1 + 2 * columns)
     return Sensitivity(present, present, max(present, 2 * math.sqrt(columns) * (1 + 1e-8)))
@@ -84,7 +84,7 @@ def clipped_moments(
     """The mean and standard deviation of each column, clipped to public bounds.
 
     One Gaussian release of the count, the sums and the sums of squares of all columns.
-    The deviation is formed from noisy sums: released directly it would have a
+    The deviation is computed from noisy sums: released directly it would have a
     sensitivity of the order of 1/sqrt(rows), not 1/rows.
 
     Args:
@@ -92,8 +92,8 @@ def clipped_moments(
         lower: Public lower bound of each column.
         upper: Public upper bound of each column.
         noise: Standard deviation of the noise on each sum, in rows.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
         A Gaussian mechanism with the L2 sensitivity of ``moments_sensitivity``.
@@ -142,12 +142,12 @@ _FAR = 1e100
 @final
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """How strongly the count and the sums are released beside the second moments.
+    """The weights of the count and of the sums relative to the second moments.
 
-    In units of the radius a row is u with |u| <= 1 and contributes
-    (count, mean u, u u'), so its squared norm is at most count^2 + mean^2 + 1. Noise on
-    the three parts costs a Gaussian fit, in nats, in the proportion d/4 : d r^2/2 :
-    d(d+1) r^4/8, for columns of unit variance; the weights minimise the total.
+    In units of the radius a row is u with |u| <= 1 and contributes (count, mean u, u u'), so its
+    squared norm is at most count^2 + mean^2 + 1. Noise on the three parts increases the error of a
+    Gaussian fit, in nats, in the proportion d/4 : d r^2/2 : d(d+1) r^4/8, for columns of unit
+    variance; the weights minimise the total.
 
     Example:
         >>> Weights.best(radius=4.0, columns=3).mean
@@ -159,7 +159,7 @@ class Weights:
 
     @classmethod
     def best(cls, *, radius: float, columns: int) -> "Weights":
-        """The weights that leave the fit with the least noise."""
+        """The weights with the least error of the fit."""
         root = math.sqrt(columns + 1)
         return cls(math.sqrt(math.sqrt(2) / (radius**2 * root)), math.sqrt(2 / (radius * root)))
 
@@ -170,7 +170,7 @@ class Weights:
         Replacing u by v moves the squared norm by mean^2 |u - v|^2 + |uu' - vv'|^2. That
         grows with |u| and |v|, so both are one; with c = u.v it is
         2 mean^2 (1 - c) + 2 (1 - c^2), largest at c = -mean^2 / 2, or at c = -1 where
-        the mean weighs more. A row may also turn null. The last digits allow for the
+        the mean weighs more. A row may also become null. The last digits allow for the
         lattice; in one column, where c is 1 or -1, the bound is not attained.
         """
         present = math.sqrt(self.count**2 + self.mean**2 + 1)
@@ -198,11 +198,11 @@ class SecondMoments:
 
 
 def weighted_sums(rows: Matrix, *, radius: float) -> Float64[np.ndarray, " sums"]:
-    """The sums of (1, u, uu'), weighted, over rows shortened to the ball of that radius.
+    """The sums of (1, u, uu'), weighted, over rows clipped to the ball of that radius.
 
-    The upper triangle of uu' stands for all of it, so what is off the diagonal counts
-    with the square root of two. Contributions are cut off to a lattice towards zero, which
-    lengthens none, and are summed as integers. A row with NaN contributes nothing.
+    The upper triangle of uu' stands for all of it, so off-diagonal entries are weighted by the
+    square root of two. Contributions are rounded towards zero to a lattice, which lengthens none,
+    and are summed as integers. A row with NaN contributes nothing.
     """
     tame = np.clip(rows[~np.isnan(rows).any(axis=1)], -_FAR, _FAR)
     length = np.maximum(np.linalg.norm(tame, axis=1), radius)
@@ -216,14 +216,14 @@ def weighted_sums(rows: Matrix, *, radius: float) -> Float64[np.ndarray, " sums"
 def noisy_covariance(
     rows: Matrix, *, radius: float, noise: float, entropy: Entropy, purpose: str = "covariance"
 ) -> Release[SecondMoments]:
-    """The mean and covariance of rows shortened to a public ball around zero.
+    """Noisy mean and covariance of rows clipped to a public ball around zero.
 
     Args:
         rows: One row per person; a row that holds a NaN counts as null.
-        radius: Public; longer rows are shortened to it.
+        radius: Public; longer rows are clipped to it.
         noise: Standard deviation of the noise on each weighted sum.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
         A Gaussian mechanism with the L2 sensitivity of ``Weights.sensitivity``.
@@ -310,12 +310,12 @@ class KernelAxis:
 
     @property
     def values(self) -> Float64[np.ndarray, "points rank"]:
-        """Turns coordinates into values at the points."""
+        """Convert coordinates into values at the points."""
         strengths, vectors = self._spectrum
         return vectors * np.sqrt(strengths)
 
     def coordinates(self, x: Float64[np.ndarray, " rows"]) -> Float64[np.ndarray, "rows rank"]:
-        """The kernel of each row, cut off to the lattice towards zero: no longer than one."""
+        """The kernel of each row, rounded towards zero to the lattice, of norm at most one."""
         strengths, vectors = self._spectrum
         exact = self._kernel(x) @ (vectors / np.sqrt(strengths))
         length = np.linalg.norm(exact, axis=1, keepdims=True)
@@ -366,8 +366,8 @@ def noisy_kernel_sum(
         upper: Public upper bound of each column.
         axis: Points and bandwidth along each column, as shares of the box's side.
         noise: Standard deviation of the noise at each point; a kernel has height one.
-        entropy: Where the noise comes from.
-        purpose: For the record.
+        entropy: Source of randomness.
+        purpose: Label of the event.
 
     Guarantee:
         A Gaussian mechanism with sensitivity 1 (zero-out, add-remove) or the square root
