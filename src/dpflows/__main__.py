@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 INTERRUPTED = 130
-_LINE = b"error: interrupted; no file was left half-written\n"
+_LINE = b"error: interrupted; no incomplete file was left\n"
 _PAUSE = 0.05
 
 

@@ -102,13 +102,13 @@ def test_a_batch_is_answered_whole_or_not_looked_at(rows, monkeypatch):
     monkeypatch.setattr(
         members.Member, "says_normal", lambda self, x: looked.append(1) or honest(self, x)
     )
-    with pytest.raises(BudgetError, match="room for 5 more, but 6 were asked for") as refusal:
+    with pytest.raises(BudgetError, match="allows 5 more, but 6 were requested") as refusal:
         detector.predict(rows[:6])
     assert looked == []
     assert "\n" not in str(refusal.value)
     assert len(detector.predict(rows[:5])) == 5
     assert len(looked) == 5
-    with pytest.raises(BudgetError, match="room for 0 more"):
+    with pytest.raises(BudgetError, match="allows 0 more"):
         detector.answer(CENTRE)
 
 

@@ -46,7 +46,7 @@ def test_the_ledger_counts_and_fit_itself_costs_nothing(rows, ledger):
     detector.predict(rows[:3])
     assert detector.remaining_queries() == 2
     assert ledger.spent() == pytest.approx(cost_of(3)) == pytest.approx(detector.spent())
-    with pytest.raises(BudgetError, match="room for 2 more"):
+    with pytest.raises(BudgetError, match="allows 2 more"):
         detector.predict(rows[:3])
     entries = ledger.history()[1:]
     assert [entry.state for entry in entries] == ["RESERVED", "RELEASED"]
@@ -62,7 +62,7 @@ def test_a_copied_file_cannot_be_asked_again(rows, ledger, tmp_path):
         second.predict(rows[:2], ledger=ledger)
     assert second.answer(CENTRE, ledger=ledger) in (True, False)
     for detector in (first, second, load(tmp_path / "e.dpflow")):
-        with pytest.raises(BudgetError, match="room for 0 more"):
+        with pytest.raises(BudgetError, match="allows 0 more"):
             detector.answer(CENTRE, ledger=ledger)
 
 

@@ -66,10 +66,10 @@ def test_a_meter_without_its_lock_is_caught(monkeypatch):
 def test_a_batch_is_granted_whole_or_not_at_all():
     subject = meter()
     assert subject.charge(60) == 0
-    with pytest.raises(BudgetError, match="room for 40 more, but 41 were asked for"):
+    with pytest.raises(BudgetError, match="allows 40 more, but 41 were requested"):
         subject.charge(41)
     assert subject.charge(40) == 60
-    with pytest.raises(BudgetError, match="room for 0 more"):
+    with pytest.raises(BudgetError, match="allows 0 more"):
         subject.charge(1)
 
 

@@ -95,7 +95,7 @@ def test_a_ledger_has_one_name_too(tmp_path):
     assert Ledger(tmp_path / "link").identity == ledger.identity
     os.link(place, tmp_path / "hard")
     for name in (place, tmp_path / "hard", tmp_path / "link"):
-        with pytest.raises(InputError, match="a ledger must have one"):
+        with pytest.raises(InputError, match="a ledger must have only one"):
             Ledger(name)
     with pytest.raises(InputError, match="hard links"):
         ledger.state_of("night-7")

@@ -41,7 +41,7 @@ def _shell(line: str, folder) -> tuple[int, str]:
         ("dpflows --version", 0, "dpflows 0."),
         ("dpflows nonsense", 2, "error: verb must be one of"),
         ("dpflows plan", 2, "error: Missing option"),
-        ("dpflows --version > /dev/full", 1, "error: the system says: No space left on device"),
+        ("dpflows --version > /dev/full", 1, "error: operating system error: No space left on device"),
         ("dpflows nonsense 2> /dev/full", 2, ""),
         ("dpflows --help | true; exit ${PIPESTATUS[0]}", 141, ""),
         ("dpflows nonsense 2>&1 | true; exit ${PIPESTATUS[0]}", 2, ""),
@@ -61,7 +61,7 @@ def test_codes_and_streams(tmp_path, line, code, said):
 
 def test_help_states_the_exit_codes(tmp_path):
     shown = " ".join(_shell("dpflows --help", tmp_path)[1].split())
-    for part in ("0 done", "2 wrong use", "3 not enough", "4 training", "130 int", "141 reader"):
+    for part in ("0 done", "2 invalid", "3 privacy budget", "4 training", "130 int", "141 stdout"):
         assert part in shown
 
 

@@ -173,7 +173,7 @@ def test_constraints_hold_in_every_row():
 
 def test_constraints_that_nothing_keeps_end_in_bounded_time(monkeypatch):
     monkeypatch.setattr(autoregressive, "MOST_TRIES", 2)
-    with pytest.raises(InputError, match="loosen"):
+    with pytest.raises(InputError, match="relax"):
         drawn_by_rule("visits > 3", 10)
 
 

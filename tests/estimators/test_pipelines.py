@@ -49,7 +49,7 @@ def density():
 def test_a_step_that_learned_is_named(step):
     (message,) = warned(lambda: make_pipeline(step, density()).fit(rows()))
     assert type(step).__name__ in message
-    assert "declare bounds" in message
+    assert "declared bounds" in message
 
 
 @pytest.mark.parametrize(

@@ -85,11 +85,11 @@ def test_rows_with_undeclared_labels_are_counted_and_left_out():
     measure = MEASURES["log-likelihood"]
     found = measure.of(judged(relabelled(fresh_rows(300), "sex")))
     assert (found["mean"], found["rows_of_density_zero"]) == (-1.0, 100)
-    assert "without 100 rows of density zero" in measure.line(found)
+    assert "excluding 100 rows of density zero" in measure.line(found)
     rows = fresh_rows(5)
     nothing = measure.of(judged(rows | {"sex": np.full(5, "zebra", dtype=object)}))
     assert "mean" not in nothing
-    assert measure.line(nothing).endswith("none; without 5 rows of density zero")
+    assert measure.line(nothing).endswith("none; excluding 5 rows of density zero")
 
 
 def test_without_a_target_nothing_is_predicted():

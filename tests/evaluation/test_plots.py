@@ -76,7 +76,7 @@ def test_tables_that_are_not_two_columns_are_explained(shape):
 
 
 def test_rows_that_are_not_finite_are_explained_without_quoting_them(tmp_path):
-    with pytest.raises(InputError, match="synthetic must hold finite numbers only"):
+    with pytest.raises(InputError, match="synthetic must hold only finite numbers"):
         density_figure(_rows(), np.full((3, 2), np.nan), _log_density, tmp_path / "density.png")
 
 

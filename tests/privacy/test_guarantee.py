@@ -79,7 +79,7 @@ def test_the_statement_answers_the_officers_questions():
     assert "NOT PRIVATE" not in words
     for part in ("Who is protected", "Against whom", "does not cover", "zero-out"):
         assert part in words
-    assert "exchanging a row for any other row, epsilon is 1.7" in words
+    assert "replacing a row by any other row, epsilon is 1.7" in words
 
 
 @pytest.mark.parametrize("epsilon", [0.84831, 0.84839, 1.0, 12345.4, 3e-7, 0.1])

@@ -307,7 +307,7 @@ def test_the_tag_needs_a_key_that_is_not_in_the_file_and_goes_with_the_run(tmp_p
     assert [key.exists() for key in keys] == [True, False]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     said = refusal(kept_for(tmp_path / "a", ROWS))
-    assert "bring" in said
+    assert "copy" in said
     assert "start a new run, which is charged again" in said
     assert "\n" not in said
 

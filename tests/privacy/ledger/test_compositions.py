@@ -112,7 +112,7 @@ def test_a_refusal_says_what_a_charge_counts_for(ledger):
     said = refused(ledger, [query(0.6)])
     assert "cap is epsilon 1 at delta 1e-06" in said
     assert "0.5 is spent" in said
-    assert re.search(r"\(0\.6\d* by itself", said)
+    assert re.search(r"\(0\.6\d* alone", said)
     assert "\n" not in said
 
 

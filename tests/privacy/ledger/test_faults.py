@@ -209,7 +209,7 @@ def test_a_release_is_published_once(tmp_path, path):
     marked = publish(ledger, receipt, target, lambda file: file.write_text("41"))
     ledger.verify(marked)
     assert recover(ledger, receipt.run, target), "it is there already"
-    with pytest.raises(InputError, match="was already released"):
+    with pytest.raises(InputError, match="was released already"):
         publish(ledger, receipt, tmp_path / "again.out", lambda file: file.write_text("42"))
     assert not recover(ledger, "never", target)
     with pytest.raises(InputError, match="was never charged"):

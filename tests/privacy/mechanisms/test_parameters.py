@@ -112,7 +112,7 @@ def test_a_sparse_vector_stops_after_its_positives():
         False,
         True,
     ]
-    with pytest.raises(BudgetError, match="positives"):
+    with pytest.raises(BudgetError, match="positive answers"):
         stream.exceeds(0.0)
 
 
