@@ -3,7 +3,7 @@
     python benchmarks/mixed.py --data FOLDER [--epsilon E] [--variants V...]
 
 A variant is ``default`` or settings of ``DPAutoregressive`` and shares of the budget, written as
-``steps=1000,learning_rate=0.01`` or ``cell_share=0.1,stands_out=5``. The test rows of the set are
+``steps=1000,learning_rate=0.01`` or ``merged_share=0.1,stands_out=5``. The test rows of the set are
 never read, so that they stay fit to judge what was chosen here.
 """
 
@@ -69,11 +69,11 @@ def main():
     fitted, held = halves(given.data)
     schema = Schema.read(ADULT_SCHEMA)
     table = Table("variant", "AUC", "2-way, fitted", "2-way, held out", "detection", "log-density")
-    usual = {name: getattr(marginals, name) for name in SHARES.values()}
+    usual = [(*place, getattr(*place)) for place in RULES.values()]
     for variant in given.variants:
         table.add_row(*line(variant, given.epsilon, fitted, held, schema))
-        for name, value in usual.items():
-            setattr(marginals, name, value)
+        for module, name, value in usual:
+            setattr(module, name, value)
     Console().print(table)
 
 
