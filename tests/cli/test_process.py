@@ -41,7 +41,7 @@ def _shell(line: str, folder) -> tuple[int, str]:
         ("dpflows --version", 0, "dpflows 0."),
         ("dpflows nonsense", 2, "error: verb must be one of"),
         ("dpflows plan", 2, "error: Missing option"),
-        ("dpflows --version > /dev/full", 1, "error: operating system error: No space left on device"),
+        ("dpflows --version > /dev/full", 1, "error: operating system error: No space left on d"),
         ("dpflows nonsense 2> /dev/full", 2, ""),
         ("dpflows --help | true; exit ${PIPESTATUS[0]}", 141, ""),
         ("dpflows nonsense 2>&1 | true; exit ${PIPESTATUS[0]}", 2, ""),
