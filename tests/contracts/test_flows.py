@@ -19,7 +19,7 @@ from scipy import special, stats
 from dpflows.models import ARCHITECTURES, Architecture
 from models.perturbing import perturbed
 
-DRAWS = 4000
+DRAWS = 10_000
 JACOBIANS = 16
 FALSE_ALARM = 1e-4
 #: Rows that no sane table holds; nothing may turn into NaN on them.
@@ -106,7 +106,7 @@ def _measure(flow, latent, grid):
     rows, log_det = jax.vmap(flow.bijection.transform_and_log_det)(latent)
     grid = grid * 1.3 * jnp.abs(rows).max(axis=0)
     hostile = jnp.outer(jnp.asarray(HOSTILE), jnp.ones(flow.shape))
-    rival = _gaussian_like(rows[: DRAWS // 2], latent[::-1][: DRAWS // 2])
+    rival = _near(rows[: DRAWS // 2], latent[::-1][: DRAWS // 2])
     asked = jnp.concatenate([rows, rival, grid, hostile])
 
     def score(x):
@@ -124,10 +124,14 @@ def _measure(flow, latent, grid):
     )
 
 
-def _gaussian_like(rows, noise):
-    """Gaussian rows with the mean and covariance of others."""
+def _near(rows, noise):
+    """A row of the kernel density estimate around each row: its density is known, too."""
     spread = jnp.cov(rows, rowvar=False).reshape(rows.shape[1], rows.shape[1])
-    return rows.mean(axis=0) + noise @ jnp.linalg.cholesky(spread).T
+    return rows + _bandwidth(rows) * noise @ jnp.linalg.cholesky(spread).T
+
+
+def _bandwidth(rows):
+    return 0.6 * len(rows) ** (-1 / (rows.shape[1] + 4))
 
 
 def _unit_grid(dim):
@@ -175,18 +179,19 @@ def test_density_integrates_to_one(probe):
 
 
 def _bridge_score(probe, mistake=0.0):
-    """A two-sample test of rows from density p against rows from a known Gaussian q.
+    """A two-sample test of rows from density p against rows from a known density q.
 
     The mean of q/(p+q) over rows from p equals the mean of p/(p+q) over rows from q if and
     only if p is normalised and is the density of its rows. Both lie in [0, 1]. Returns the
-    difference in standard errors; q is fitted to the half of the rows that is left out.
+    difference in standard errors; q is a kernel density estimate from the half of the rows that is
+    left out: a single Gaussian would have nothing in common with a strongly bent flow.
     """
     half = DRAWS // 2
-    spread = np.cov(probe.rows[:half], rowvar=False).reshape(probe.rows.shape[1], -1)
-    rival = stats.multivariate_normal(probe.rows[:half].mean(axis=0), spread)
-    gap = rival.logpdf(probe.rows[half:]) - probe.log_prob[half:] - mistake
+    centres = probe.rows[:half].astype(float)
+    rival = stats.gaussian_kde(centres.T, bw_method=_bandwidth(centres))
+    gap = rival.logpdf(probe.rows[half:].T) - probe.log_prob[half:] - mistake
     ours = special.expit(gap.astype(float))
-    theirs = special.expit(probe.rival_log_prob + mistake - rival.logpdf(probe.rival))
+    theirs = special.expit(probe.rival_log_prob + mistake - rival.logpdf(probe.rival.T))
     error = np.sqrt(ours.var() / len(ours) + theirs.var() / len(theirs))
     return abs(ours.mean() - theirs.mean()) / error
 

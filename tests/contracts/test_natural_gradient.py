@@ -8,19 +8,11 @@ import pytest
 
 from contracts.families import DIM, hostile_rows, model_of, shaken
 from dpflows.models.architectures import ARCHITECTURES
-from dpflows.training import fisher, natural_gradient
-from dpflows.training import fisher as fisher_blocks
-from dpflows.training.fisher import (
-    Diagonal,
-    Exact,
-    Frame,
-    Kronecker,
-    Layout,
-    estimate_metric,
-    whole_gradients,
-)
+from dpflows.training import fisher, fisher_blocks, natural_gradient
+from dpflows.training.fisher import Frame, Layout, estimate_metric
+from dpflows.training.fisher_blocks import Diagonal, Exact, Kronecker, whole_gradients
 from dpflows.training.ghost_clipping import take_apart
-from dpflows.training.natural_gradient import move, totals, unwhitened
+from dpflows.training.natural_gradient import changes_of, move, totals
 from dpflows.training.optimizers import METRICS, NaturalGradient
 
 SETTINGS = NaturalGradient(samples=256)
@@ -58,7 +50,8 @@ class Family:
     def change(self, whitened):
         step = jnp.asarray(whitened, jnp.float32)
         blocks, metric = self.metric.blocks, self.settings.metric
-        return unwhitened(self.frame, self.parameters, blocks, step, metric)
+        layouts = self.frame.layouts(self.parameters, metric)
+        return self.frame.restored(self.parameters, layouts, changes_of(blocks, step))
 
     def move(self, metric, step):
         place = self.frame, self.parameters, metric

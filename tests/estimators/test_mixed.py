@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from contracts.tables import EVERY_KIND, frame
-from dpflows import DPAutoregressive, Ledger, load
+from dpflows import DPAutoregressive, DPDensity, Ledger, load
 from dpflows.errors import BudgetError, InputError
 from dpflows.estimators import autoregressive
 from dpflows.files import read_model, write_model
@@ -152,8 +152,8 @@ def test_conditions_that_nothing_can_meet_are_refused(conditions, words):
 @pytest.mark.long
 def test_conditions_need_mixed_kinds():
     rows = np.random.default_rng().normal(size=(200, 2)).clip(-4, 4)
-    model = DPAutoregressive(1.0, 1e-4, bounds=(-4, 4), steps=2).fit(rows)
-    with pytest.raises(InputError, match="mixed kinds"):
+    model = DPDensity(1.0, 1e-4, bounds=(-4, 4)).fit(rows)
+    with pytest.raises(InputError, match="mixed column kinds"):
         model.sample(5, conditions={"x0": 1.0})
 
 

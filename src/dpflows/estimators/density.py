@@ -38,6 +38,14 @@ def rule(budget: Budget, *, columns: int, is_mixed: bool) -> type[DensityEstimat
     return DPGaussianMixture if is_simple else DPFlow
 
 
+def _choice(name: object) -> type[DensityEstimator]:
+    """The estimator that the rule chose, by its name in a plan or file."""
+    for one in _CHOICES:
+        if one.__name__ == name:
+            return one
+    raise InputError(f"model must be one of {', '.join(one.__name__ for one in _CHOICES)}")
+
+
 @final
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class DPDensity(DensityEstimator):
@@ -79,7 +87,7 @@ class DPDensity(DensityEstimator):
         return chosen(**{name: getattr(self, name) for name in names} | {"schema": spec.schema})
 
     def _assemble(self, plan: Plan, work: Work) -> Any:
-        chosen = next(one for one in _CHOICES if one.__name__ == plan.details["model"])
+        chosen = _choice(plan.details["model"])
         self.model_ = chosen(insecure_test_seed=self.insecure_test_seed)
         self.model_.density_ = self.model_._assemble(plan, work)
         return self.model_.density_
@@ -134,7 +142,7 @@ class DPDensity(DensityEstimator):
         schema: Schema,
     ) -> "DPDensity":
         estimator = cls(**cls._settings_of(guarantee, schema))
-        chosen = next(one for one in _CHOICES if one.__name__ == header["model"])
+        chosen = _choice(header["model"])
         estimator.model_ = model = chosen._rebuild(header, arrays, guarantee, schema)
         estimator.plan_, estimator.encoding_ = model.plan_, model.encoding_
         estimator.density_ = model.density_

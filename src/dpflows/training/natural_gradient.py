@@ -32,16 +32,8 @@ from dpflows.privacy.mechanisms.noise import RoundedGaussian
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import Batches, on_all_cores
 from dpflows.training.dp_sgd import State, Training
-from dpflows.training.fisher import (
-    PIECE,
-    Block,
-    Frame,
-    Gradients,
-    Metric,
-    estimate_metric,
-    gradients,
-    rounding,
-)
+from dpflows.training.fisher import PIECE, Frame, Gradients, Metric, estimate_metric, gradients
+from dpflows.training.fisher_blocks import Block, rounding
 from dpflows.training.ghost_clipping import Blueprint, Parameters
 from dpflows.training.optimizers import NaturalGradient
 from dpflows.training.progress_checks import Checks
@@ -184,12 +176,11 @@ def move(
     length predicts. Post-processing: the divergence between the models before and after is measured
     on samples of the model before.
     """
-    change = unwhitened(frame, parameters, metric.blocks, step, settings.metric)
-    before, slopes = jax.jvp(
-        lambda at: _log_probs(frame, at, metric.samples), (parameters,), (change,)
-    )
+    changes = changes_of(metric.blocks, step)
+    change = frame.restored(parameters, frame.layouts(parameters, settings.metric), changes)
+    before = _log_probs(frame, parameters, metric.samples)
     # the squared length in the Fisher metric without damping, by the samples themselves
-    square = jnp.mean(jnp.where(jnp.isfinite(slopes), slopes, 0.0) ** 2)
+    square = jnp.mean(frame.slopes(parameters, metric, changes, settings.metric) ** 2)
     within = jnp.minimum(1.0, settings.trust / jnp.sqrt(jnp.maximum(square, 1e-12)))
 
     def at(scale: Array) -> Parameters:
@@ -209,6 +200,7 @@ def move(
     return moved, kept, kept == within
 
 
+@eqx.filter_jit
 def _log_probs(frame: Frame, parameters: Parameters, rows: Array) -> Array:
     return jax.vmap(frame.blueprint.assemble(parameters).log_prob)(rows)
 
@@ -225,14 +217,12 @@ def scaled(
     return hidden * gradient + (gain - hidden) * jnp.concatenate(seen)
 
 
-def unwhitened(
-    frame: Frame, parameters: Parameters, blocks: list[Block], step: Array, metric: str
-) -> Parameters:
-    """A whitened step as a change of the parameters."""
+def changes_of(
+    blocks: list[Block], step: Float[Array, " coordinates"]
+) -> list[Float[Array, "_ _"]]:
+    """A whitened step as changes of the blocks' weights."""
     ends = np.cumsum([block.size for block in blocks])[:-1]
-    each = jnp.split(step, ends)
-    changes = [block.change(part) for block, part in zip(blocks, each, strict=True)]
-    return frame.restored(parameters, frame.layouts(parameters, metric), changes)
+    return [block.change(part) for block, part in zip(blocks, jnp.split(step, ends), strict=True)]
 
 
 @final
