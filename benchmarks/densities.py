@@ -2,6 +2,9 @@
 
     python benchmarks/densities.py --data FOLDER [--sets S...] [--epsilons E...] [--folds K...]
         [--variants V...]
+    python benchmarks/densities.py --files TABLE.npz... [--epsilons E...] ...
+
+A file is a table of numbers of your own: an array ``X`` of rows.
 
 A variant is the default or the default with settings changed, written as
 ``prior=null,normalisation=moments`` or ``estimator=DPGaussianMixture,components=5``.
@@ -10,6 +13,7 @@ are the means over folds, and by how much the default is above the best of the o
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import time
@@ -19,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import dpflows
-from dpflows.experiments.data import REAL, read_real
+from dpflows.experiments.data import REAL, read_numeric, read_real
 
 RESULTS = pathlib.Path(__file__).with_name("densities.json")
 #: The default should nowhere be further below the best of the others, in nats.
@@ -113,16 +117,22 @@ def summary(cells):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--sets", nargs="+", default=list(REAL))
+    parser.add_argument("--files", type=pathlib.Path, nargs="+", default=[])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--folds", type=int, nargs="+", default=[1])
     parser.add_argument("--variants", nargs="+", default=["default"])
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     options = parser.parse_args()
     cells = json.loads(options.results.read_text()) if options.results.exists() else []
-    for name in options.sets:
-        table = read_real(name, options.data)
+    if options.data is None and not options.files:
+        parser.error("--data or --files is needed")
+    tables = {name: functools.partial(read_real, name, options.data) for name in options.sets}
+    if options.files:
+        tables = {path.stem: functools.partial(read_numeric, path) for path in options.files}
+    for name, read in tables.items():
+        table = read()
         for epsilon in options.epsilons:
             for variant in options.variants:
                 for fold in options.folds:

@@ -389,20 +389,31 @@ def _labelled(name: str) -> Callable[[Path], RealTable]:
     return read
 
 
-def _spread_out(name: str) -> Callable[[Path], RealTable]:
-    """A table of numbers; columns of few values are spread over their steps, in a roomy box."""
+def read_numeric(path: str | Path) -> RealTable:
+    """Read a table of numbers of any origin; its box is read from the rows, with room around.
 
-    def read(data: Path) -> RealTable:
-        """All rows."""
-        with np.load(data / "uci" / f"{name}.npz") as file:
-            rows = np.stack([_filled(column) for column in file["X"].astype(float).T], axis=1)
-        low, high = rows.min(axis=0), rows.max(axis=0)
-        room = np.where(high > low, high - low, 1.0) / 2
-        box = (low - room, high + room)
-        unit = _log_unit(rows)
-        return RealTable(rows, *box, 1e-6, _folds(len(rows)), unit, bounds_read=True)
+    Columns of few distinct values are spread over their steps.
 
-    return read
+    Args:
+        path: An ``.npz`` file whose array ``X`` holds the rows.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp(), "rows.npz")
+        >>> np.savez(file, X=np.random.default_rng().normal(size=(50, 2)))
+        >>> read_numeric(file).bounds_read
+        True
+    """
+    with np.load(path) as file:
+        rows = np.stack([_filled(column) for column in file["X"].astype(float).T], axis=1)
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    room = np.where(high > low, high - low, 1.0) / 2
+    box = (low - room, high + room)
+    return RealTable(rows, *box, 1e-6, _folds(len(rows)), _log_unit(rows), bounds_read=True)
+
+
+def _uci(name: str) -> Callable[[Path], RealTable]:
+    return lambda data: read_numeric(data / "uci" / f"{name}.npz")
 
 
 def _filled(column: np.ndarray) -> np.ndarray:
@@ -447,5 +458,5 @@ REAL: dict[str, Callable[[Path], RealTable]] = {
     "shuttle": _labelled("32_shuttle"),
     "thyroid": _labelled("38_thyroid"),
     "cardio": _labelled("6_cardio"),
-    **{name: _spread_out(name) for name in NUMERIC},
+    **{name: _uci(name) for name in NUMERIC},
 }
