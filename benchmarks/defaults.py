@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpflows.experiments.data import read_real
-from dpflows.models.density import Defended, Density
-from dpflows.models.distributions import uniform_box
+from dpflows.models.density import Defended, Density, uniform_box
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.defaults import defaults_for
 from dpflows.pipeline.plan import make_plan

@@ -2,7 +2,7 @@
 
     python benchmarks/dp_em.py --data FOLDER
 
-NOT PRIVATE, in the original as here: see ``dpflows.training.dp_em_park2017``.
+NOT PRIVATE, in the original as here: see ``dpflows.training.dp_em``.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dpflows import DPGaussianMixture
 from dpflows.experiments.data import read_real
-from dpflows.models.distributions import Mixture
+from dpflows.models.density import Mixture
 
 EPSILONS, COMPONENTS, DELTA = (0.5, 1.0, 2.0, 4.0), 3, 1e-4
 #: The authors' code for a composition.

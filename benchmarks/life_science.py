@@ -14,8 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dpflows.models.density import Defended, Density
-from dpflows.models.distributions import wide_gaussian
+from dpflows.models.density import Defended, Density, wide_gaussian
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.plan import make_plan
 from dpflows.pipeline.training import fit_model

@@ -22,8 +22,7 @@ from rich.table import Table
 
 from dpflows.models.architectures import Architecture
 from dpflows.models.autoregressive import CellShape
-from dpflows.models.density import Defended
-from dpflows.models.distributions import wide_gaussian
+from dpflows.models.density import Defended, wide_gaussian
 from dpflows.pipeline.training import negative_log_likelihood as loss
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import UniformBatches, make_batches

@@ -69,5 +69,5 @@ def pytest_fixture_setup() -> None:
 
 
 def _forget_fits() -> None:
-    if (repeats := sys.modules.get("dpflows.estimators.repeated_fits")) is not None:
+    if (repeats := sys.modules.get("dpflows.estimators.charging")) is not None:
         repeats.forget_fits()

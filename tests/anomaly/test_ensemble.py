@@ -31,7 +31,7 @@ from dpflows.anomaly import members
 from dpflows.anomaly.members import INTERNAL_STAMP
 from dpflows.models.architectures import Architecture
 from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
-from dpflows.table.encoding import Encoding
+from dpflows.table.reading import Encoding
 
 CENTRE, CORNER = [0.0, 0.0], [3.9, -3.9]
 

@@ -22,9 +22,8 @@ from dpflows.errors import BudgetError, InputError, UnplannedReleaseError
 from dpflows.estimators.base import NON_PRIVATE_STAMP
 from dpflows.files import write_model
 from dpflows.privacy.accounting import epsilon_of, guarantee_for
-from dpflows.privacy.events import BoundedRangeEvent, GaussianEvent, Sensitivity
+from dpflows.privacy.events import BoundedRangeEvent, GaussianEvent, Sensitivity, only_these
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.release import only_these
 from dpflows.privacy.randomness import TEST_SEED_STAMP
 
 _RNG = np.random.default_rng(5)

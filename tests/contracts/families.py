@@ -6,8 +6,7 @@ import pytest
 
 from dpflows.models.architectures import ARCHITECTURES, Architecture
 from dpflows.models.autoregressive import CellShape
-from dpflows.models.density import Defended
-from dpflows.models.distributions import wide_gaussian
+from dpflows.models.density import Defended, wide_gaussian
 
 DIM = 3
 

@@ -40,7 +40,7 @@ class Style:
 
 def lenient(schema: Schema) -> Schema:
     """The schema under which what cannot be read is missing."""
-    from dpflows.table.text_format import TextFormat
+    from dpflows.table.raw import TextFormat
 
     return dataclasses.replace(schema, text=TextFormat(unreadable="missing"))
 

@@ -9,8 +9,8 @@ import pandas as pd
 from contracts.neighbours import Pair
 from contracts.text_files import Dialect
 from dpflows.table.columns import Column
+from dpflows.table.raw import TextFormat
 from dpflows.table.schema import Schema
-from dpflows.table.text_format import TextFormat
 
 AGE = Column("age", "integer", min=0, max=120, nullable=True)
 DOSE = Column("dose", "continuous", min=0, max=10, nullable=True)

@@ -12,8 +12,7 @@ from contracts.neighbours import Pair
 from contracts.text_files import Stored
 from dpflows.errors import InputError
 from dpflows.pipeline.domain import TableSpec, feature_names, stamps_of
-from dpflows.table.encoding import Encoding, MixedEncoding
-from dpflows.table.reading import Table
+from dpflows.table.reading import Encoding, MixedEncoding, Table
 from dpflows.table.schema import Schema
 
 #: What a pair can show.

@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from dpflows.table.columns import Column
-from dpflows.table.constraints import Constraint
+from dpflows.table.columns import Column, Constraint
 from dpflows.table.schema import Schema
 
 #: One person's label. It is not declared, and must come out nowhere.

@@ -10,8 +10,7 @@ from dpflows.errors import InputError
 from dpflows.table import KINDS, Column, Schema, read_table
 from dpflows.table.bins import MergedBins
 from dpflows.table.columns import read_cells
-from dpflows.table.raw import is_missing
-from dpflows.table.text_format import PLAIN
+from dpflows.table.raw import PLAIN, is_missing
 
 #: A declared column of every kind, and cells of text that fit it.
 EXAMPLES = {
@@ -147,7 +146,7 @@ def test_a_kind_proposes_what_holds_its_values(kind):
 
 
 def test_reports_name_every_bin_once(kind):
-    from dpflows.evaluation.coding import coding_of
+    from dpflows.evaluation.measures import coding_of
 
     column, cells = example(kind)
     values = read(column, [*cells, ""])

@@ -29,13 +29,12 @@ from contracts.trials import (
     WEIGHTS,
     exceeds_claim,
 )
-from dpflows.privacy.accounting import delta_of, epsilon_of, votes
+from dpflows.privacy.accounting import delta_of, epsilon_of, privacy_profiles
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.mechanisms import (
     SparseVector,
     clipped_moments,
     exponential_mechanism,
-    histograms,
     noisy_covariance,
     noisy_distributions,
     noisy_grid,
@@ -48,20 +47,20 @@ from dpflows.privacy.mechanisms import (
     selection,
     statistics,
 )
-from dpflows.privacy.mechanisms.noise import Sampler, sampler_for
+from dpflows.privacy.randomness import Sampler, sampler_for
 
 MODULES = (
-    histograms,
-    selection,
-    histograms,
-    statistics,
-    histograms,
-    statistics,
-    histograms,
     statistics,
     selection,
+    statistics,
+    statistics,
+    statistics,
+    statistics,
+    statistics,
+    statistics,
     selection,
-    histograms,
+    selection,
+    statistics,
     selection,
 )
 
@@ -101,7 +100,7 @@ def noise(monkeypatch):
                 monkeypatch.setattr(module, "sampler_for", lambda *_: sampler)
         monkeypatch.setattr(selection, "_DOUBLING_EDGES", np.array([0.0, 2.0, 4.0, 8.0]))
         for name, few in (("BRANCHES", 2), ("LEVELS", 2), ("BINS", 4)):
-            monkeypatch.setattr(histograms, name, few)
+            monkeypatch.setattr(statistics, name, few)
 
     return plant
 
@@ -132,9 +131,9 @@ def test_a_category_of_one_row_shows_with_chance_delta_at_most(noise):
 
 def test_the_test_rejects_a_threshold_thirty_percent_too_low(noise, monkeypatch):
     noise(1.0)
-    right = histograms.discovery_threshold
+    right = statistics.discovery_threshold
     monkeypatch.setattr(
-        histograms, "discovery_threshold", lambda scale, delta: 0.7 * right(scale, delta)
+        statistics, "discovery_threshold", lambda scale, delta: 0.7 * right(scale, delta)
     )
     assert exceeds_claim(RARE)
 
@@ -176,8 +175,8 @@ def test_claims_match_the_events():
     grid = noisy_grid(ROW, *UNIT_BOX, bins=2, scale=1.0, entropy=OS).event
     assert cost(grid) == near(1.0, abs=1e-3)
     elected = noisy_vote(26, 51, epsilon=1.0, entropy=OS).event
-    assert votes.pure_epsilon(elected, "zero-out") == near(1.0)
+    assert privacy_profiles.vote_epsilon(elected, "zero-out") == near(1.0)
     logistic = noisy_vote(3, 5, epsilon=1.5, law="exponential", entropy=OS).event
-    assert votes.width(logistic, "zero-out") == near(1.5)
+    assert privacy_profiles.vote_width(logistic, "zero-out") == near(1.5)
     stream = SparseVector(0.0, sensitivity=UNIT, epsilon=3.0, positives=1, entropy=OS)
     assert cost(stream.event) == near(3.0, abs=1e-3)

@@ -63,7 +63,7 @@ class Dialect:
 
     def declare(self, schema: Schema) -> Schema:
         """The schema with this dialect declared in it."""
-        from dpflows.table.text_format import TextFormat
+        from dpflows.table.raw import TextFormat
 
         keys = ("delimiter", "decimal", "thousands", "encoding", "quote", "header", "unreadable")
         keys = (*keys, "date_formats", "multiline")

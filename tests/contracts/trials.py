@@ -13,7 +13,6 @@ from dpflows.privacy.mechanisms import (
     clipped_moments,
     discover_categories,
     exponential_mechanism,
-    histograms,
     noisy_count,
     noisy_covariance,
     noisy_distributions,
@@ -25,6 +24,7 @@ from dpflows.privacy.mechanisms import (
     private_bounds,
     private_quantile,
     report_noisy_max,
+    statistics,
 )
 from dpflows.privacy.mechanisms.statistics import Weights, weighted_sums
 from dpflows.privacy.randomness import Entropy
@@ -148,7 +148,7 @@ CROWDED, LONG = weighted_sums(CROWD, radius=0.5), weighted_sums(ROW, radius=0.5)
 #: The total variation of two unit Gaussians at distance one.
 GAUSSIAN_DELTA = math.erf(0.5 / math.sqrt(2))
 SPREAD = np.concatenate([np.full(200, -0.5), np.full(200, 0.5)])[:, None]
-THRESHOLD = histograms.discovery_threshold(1.0, 1e-6)
+THRESHOLD = statistics.discovery_threshold(1.0, 1e-6)
 
 TRIALS = {
     "count": Trial(lambda side: counted([[1.0], []][side]), 1.0),

@@ -19,8 +19,7 @@ import numpy as np
 
 from dpflows import Budget, DPFlow
 from dpflows.errors import InputError
-from dpflows.files import model_bytes
-from dpflows.locking import NamedLock
+from dpflows.files import NamedLock, model_bytes
 from dpflows.privacy.ledger import Ledger
 
 ROWS = np.random.default_rng(5).normal(size=(200, 2)).clip(-4, 4)

@@ -5,7 +5,7 @@ import pytest
 
 from dpflows import DPHistogram, InputError
 from dpflows.estimators.histogram import INDEPENDENT, JOINT, bins_rule, halved
-from dpflows.models.distributions import Grid, ProductGrid, fitting_masses
+from dpflows.models.density import Grid, ProductGrid, fitting_masses
 
 TWINS = np.repeat(np.random.default_rng(6).uniform(size=(5000, 1)), 5, axis=1)
 

@@ -9,7 +9,7 @@ from dpflows.pipeline.domain import VALUES_READ_STAMP, TableSpec
 from dpflows.pipeline.stage import Work
 from dpflows.privacy.accounting import ACCOUNTANTS
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms import histograms
+from dpflows.privacy.mechanisms import statistics
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 
@@ -220,7 +220,7 @@ def test_one_persons_label_is_never_found():
 
 
 def test_a_search_without_its_threshold_is_caught(monkeypatch):
-    monkeypatch.setattr(histograms, "discovery_threshold", lambda scale, delta: 1)
+    monkeypatch.setattr(statistics, "discovery_threshold", lambda scale, delta: 1)
     found = [settled(OPEN, seed=seed).column("town").categories for seed in range(20)]
     assert any(SENTINEL in labels for labels in found)
 

@@ -20,9 +20,8 @@ from dpflows.models.autoregressive import cell_network
 from dpflows.models.mixed import BinShares, MixedDensity
 from dpflows.pipeline.marginals import CountMarginals, order_of
 from dpflows.privacy.guarantee import Budget
-from dpflows.table.columns import Column
-from dpflows.table.constraints import Constraint
-from dpflows.table.encoding import MixedEncoding
+from dpflows.table.columns import Column, Constraint
+from dpflows.table.reading import MixedEncoding
 from dpflows.table.schema import Schema
 from dpflows.training.dp_sgd import Callbacks
 

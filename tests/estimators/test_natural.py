@@ -6,7 +6,7 @@ import pytest
 from dpflows import DPDensity, DPFlow
 from dpflows.errors import InputError
 from dpflows.estimators.persistence import load
-from dpflows.pipeline.normalisation import UNPAID_STAMP
+from dpflows.pipeline.initialisation import UNPAID_STAMP
 from dpflows.training.dp_sgd import Callbacks
 from dpflows.training.natural_gradient import Natural
 from dpflows.training.optimizers import NaturalGradient, Optimizer

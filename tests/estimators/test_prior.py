@@ -7,7 +7,7 @@ from dpflows import DPFlow, DPGaussianMixture, InputError, load
 from dpflows.estimators.flow import PUBLIC_PRIOR
 from dpflows.estimators.persistence import parameter_arrays
 from dpflows.models.architectures import Architecture
-from dpflows.models.distributions import Mixture
+from dpflows.models.density import Mixture
 from dpflows.pipeline.initialisation import prior_arrays, prior_from, standardised
 from dpflows.privacy.accounting import epsilon_of
 

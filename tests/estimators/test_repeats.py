@@ -9,7 +9,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from dpflows import Budget, DPEnsembleDetector, DPGaussian, Ledger
 from dpflows.errors import RepeatedFitWarning
-from dpflows.estimators.repeated_fits import REMEMBERED, SAMPLE, Sketch, untracked
+from dpflows.estimators.charging import REMEMBERED, SAMPLE, Sketch, untracked
 from dpflows.privacy.accounting import epsilon_of
 
 BOX = {"bounds": (-4, 4)}

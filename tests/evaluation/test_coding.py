@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpflows.errors import InputError
-from dpflows.evaluation.coding import Coding, coding_of, moved_inside, reference_codings
-from dpflows.privacy.mechanisms.histograms import bin_counts
+from dpflows.evaluation.measures import Coding, coding_of, moved_inside, reference_codings
+from dpflows.privacy.mechanisms.statistics import bin_counts
 from dpflows.table.columns import Column
 from evaluation.mixed import SCHEMA, fresh_rows
 

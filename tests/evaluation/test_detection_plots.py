@@ -9,8 +9,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from dpflows.errors import InputError
-from dpflows.evaluation import detection_plots
-from dpflows.evaluation.detection_plots import decision_map, roc, roc_figure, score_histograms
+from dpflows.evaluation import plots
+from dpflows.evaluation.plots import decision_map, roc, roc_figure, score_histograms
 
 SIDE = (-3.0, 3.0)
 RNG = np.random.default_rng(2)
@@ -40,7 +40,7 @@ def test_anomalies_are_what_is_found():
 def drawn(monkeypatch):
     """The figures that would be written."""
     figures = []
-    monkeypatch.setattr(detection_plots, "_write", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(plots, "_write", lambda figure, path: figures.append(figure))
     return figures
 
 
@@ -82,7 +82,7 @@ def test_no_threshold_no_line(drawn):
 def test_the_map_is_the_right_way_round():
     """Only the right half is normal, and only the upper half there."""
     places = np.linspace(*SIDE, 11)
-    decided = detection_plots._decisions(
+    decided = plots._decisions(
         lambda z: np.where((z[:, 0] > 0) & (z[:, 1] > 0), 1.0, -np.inf), places, places
     )
     assert (decided[6:, 6:] > 0).all()
@@ -93,7 +93,7 @@ def test_the_map_is_the_right_way_round():
 
 def test_a_decision_that_is_no_number_is_an_anomaly():
     places = np.linspace(*SIDE, 3)
-    assert (detection_plots._decisions(lambda z: z[:, 0] * np.nan, places, places) < 0).all()
+    assert (plots._decisions(lambda z: z[:, 0] * np.nan, places, places) < 0).all()
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
@@ -130,5 +130,5 @@ def test_what_cannot_be_drawn_is_explained_and_leaves_no_file(bad, tmp_path):
 
 
 def test_importing_the_module_does_not_import_matplotlib():
-    code = "import sys, dpflows.evaluation.detection_plots; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, dpflows.evaluation.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpflows.evaluation import fidelity
-from dpflows.evaluation.coding import reference_codings
 from dpflows.evaluation.fidelity import correlation, cramers_v, random_subsets, subset_errors
+from dpflows.evaluation.measures import reference_codings
 from dpflows.evaluation.private import bins_of, plan_evaluation
 from dpflows.evaluation.report import MEASURES, evaluate
 from dpflows.privacy.guarantee import Budget

@@ -8,8 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from dpflows.evaluation.coding import Coding, even_coding_of
-from dpflows.evaluation.measures import INTERNAL_STAMP
+from dpflows.evaluation.measures import INTERNAL_STAMP, Coding, even_coding_of
 from dpflows.evaluation.private import plan_evaluation
 from dpflows.evaluation.report import (
     MEASURES,

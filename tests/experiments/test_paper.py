@@ -17,8 +17,7 @@ from dpflows.experiments.paper_recipe import (
     recipe_steps,
 )
 from dpflows.models.architectures import Architecture
-from dpflows.models.density import Defended
-from dpflows.models.distributions import uniform_box
+from dpflows.models.density import Defended, uniform_box
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.dp_sgd import State
 from dpflows.training.ghost_clipping import take_apart

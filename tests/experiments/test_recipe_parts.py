@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpflows.experiments.recipe_studies import PARTS, Parts, recipe_model
-from dpflows.models.distributions import gaussian
+from dpflows.models.density import gaussian
 from dpflows.training.ghost_clipping import take_apart
 
 CORNERS = [np.full(10, -9.0), np.full(10, 9.0)]

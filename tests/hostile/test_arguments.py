@@ -119,7 +119,7 @@ def bench(tmp_path, monkeypatch):
     from dpflows.anomaly.ensemble import DPEnsembleDetector
     from dpflows.estimators.base import DensityEstimator
     from dpflows.estimators.select import DPSelect
-    from dpflows.experiments import downloads, running
+    from dpflows.experiments import data, running
     from dpflows.experiments.baselines import comparison
     from dpflows.training.dp_sgd import Loop
 
@@ -128,7 +128,7 @@ def bench(tmp_path, monkeypatch):
         monkeypatch.setattr(place, "fit", _accept)
     monkeypatch.setattr(comparison, "compare", _accept)
     monkeypatch.setattr(running, "run", _accept)
-    monkeypatch.setattr(downloads, "download", _accept)
+    monkeypatch.setattr(data, "download", _accept)
     monkeypatch.setattr(Loop, "run", _accept)
     return tmp_path
 

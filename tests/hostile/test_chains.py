@@ -21,7 +21,7 @@ from dpflows import (
 )
 from dpflows.errors import InputError, unchained, unquoted
 from dpflows.table import Encoding
-from dpflows.table.encoding import MixedEncoding
+from dpflows.table.reading import MixedEncoding
 
 NUMBERS = {
     "columns": {

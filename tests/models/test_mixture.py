@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from dpflows.errors import InputError
-from dpflows.models.distributions import Mixture
+from dpflows.models.density import Mixture
 
 MIXTURE = Mixture(
     np.array([0.3, 0.7]),

@@ -126,7 +126,7 @@ BUGS: dict[str, Bug] = {
         (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
     ),
     "key reuse: nonces": Bug(
-        "privacy/mechanisms/noise.py",
+        "privacy/randomness.py",
         "        nonce = bytes(4) + step.to_bytes(6",
         "        nonce = bytes(4) + (0).to_bytes(6",
         (f"{STEP}::test_no_noise_of_a_run_is_used_twice",),
@@ -141,14 +141,14 @@ BUGS: dict[str, Bug] = {
     "NaN rows skipped": Bug(
         "table/reading.py",
         "    outside = sum(",
-        "    from dpflows.table.raw import is_missing\n"
+        "    from dpflows.table.sources import is_missing\n"
         "    gaps = np.any([is_missing(values) for values in columns.values()], axis=0)\n"
         "    columns = {name: values[~gaps] for name, values in columns.items()}\n"
         "    outside = sum(",
         ("tests/contracts/test_rows.py::test_one_row_changes_nothing_else",),
     ),
     "category inference": Bug(
-        "table/proposing.py",
+        "table/schema.py",
         "    if read_values:\n",
         "    columns = tuple(\n"
         "        _with_values(cells, column, text) if column.kind == 'categorical' else column\n"

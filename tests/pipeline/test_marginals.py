@@ -7,7 +7,7 @@ from dpflows.pipeline import marginals
 from dpflows.pipeline.marginals import plan_grouping
 from dpflows.privacy.events import GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms import histograms
+from dpflows.privacy.mechanisms import statistics
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 
@@ -53,7 +53,7 @@ def test_no_rows_are_spread_over_deserts():
 def test_a_plan_pays_for_what_it_counts(has_target, monkeypatch):
     """Every table of the two releases is in the events, with its noise."""
     seen = []
-    right = histograms.noisy_marginals
+    right = statistics.noisy_marginals
 
     def watched(places, sizes, **settings):
         release = right(places, sizes, **settings)

@@ -6,8 +6,8 @@ from scipy.special import ndtr
 
 from dpflows.errors import InputError
 from dpflows.models.normalisers import gaussian_curve
-from dpflows.pipeline import normalisation as normalising
-from dpflows.pipeline.normalisation import NORMALISATIONS, plan_normalisation
+from dpflows.pipeline import initialisation as normalising
+from dpflows.pipeline.initialisation import NORMALISATIONS, plan_normalisation
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import clipped_moments, noisy_distributions

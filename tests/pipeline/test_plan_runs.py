@@ -23,7 +23,7 @@ from dpflows import (
 from dpflows.errors import UnplannedReleaseError
 from dpflows.estimators import base
 from dpflows.models.architectures import Architecture
-from dpflows.pipeline import defaults, initialisation, marginals, normalisation
+from dpflows.pipeline import defaults, initialisation, marginals
 from dpflows.pipeline.plan import Plan
 from dpflows.pipeline.stage import Stage, Work
 from dpflows.privacy.events import GaussianEvent
@@ -123,7 +123,7 @@ def changed_attributes(model):
 
 def changed_rules(patch):
     """The public rules and shares become others."""
-    patch.setattr(normalisation, "SHARE", 0.5)
+    patch.setattr(initialisation, "NORMALISER_SHARE", 0.5)
     patch.setattr(initialisation, "SHARE", 0.5)
     patch.setattr(initialisation, "_LEAST_SHARE", 0.5)
     patch.setattr(defaults, "_FEWEST_STEPS", 1)

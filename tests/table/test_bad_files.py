@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.table import raw, read_file, text
+from dpflows.table import read_file, sources
 from table.bad_files import BAD, GOOD, TWO
 
 
@@ -74,7 +74,7 @@ def test_a_file_without_permission(tmp_path):
 
 
 def test_a_bomb_of_good_rows_stops_at_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(sources, "MAX_BYTES", 10_000)
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"age,dose\n" + b"1,2\n" * 10_000))
     with pytest.raises(InputError, match="at most 10000 bytes of text; split it"):
@@ -82,7 +82,7 @@ def test_a_bomb_of_good_rows_stops_at_the_limit(tmp_path, monkeypatch):
 
 
 def test_a_table_of_too_many_cells(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw, "MAX_CELLS", 100)
+    monkeypatch.setattr(sources, "MAX_CELLS", 100)
     path = tmp_path / "t.csv"
     path.write_bytes(GOOD)
     with pytest.raises(InputError, match="at most 100 cells"):
@@ -93,7 +93,7 @@ def test_a_table_that_does_not_fit_into_memory(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(text, "load", refuse)
+    monkeypatch.setattr(sources, "load", refuse)
     path = tmp_path / "t.csv"
     path.write_bytes(GOOD)
     with pytest.raises(InputError, match="does not fit into memory"):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpflows.errors import InputError
 from dpflows.table import Column, Schema
-from dpflows.table.constraints import MAX_COMPARISONS, MAX_LENGTH, Constraint
+from dpflows.table.columns import MAX_COMPARISONS, MAX_LENGTH, Constraint
 
 SCHEMA = Schema(
     (

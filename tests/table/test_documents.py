@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from dpflows.errors import InputError
 from dpflows.table import Column, Schema, TextFormat
-from dpflows.table.constraints import Constraint
+from dpflows.table.columns import Constraint
 from dpflows.table.documents import MAX_BYTES
 from table.generated import build, schemas
 

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.table import Column, Schema, Table, read_file, read_table
+from dpflows.table import Column, Schema, Table, read_file, read_table, sources
 from table.bad_files import stream
 
 pl = pytest.importorskip("polars")
@@ -192,22 +192,18 @@ def test_arrow_files_and_streams(tmp_path):
 
 
 def test_a_parquet_file_that_claims_too_many_cells(tmp_path, monkeypatch):
-    from dpflows.table import raw
-
     path = tmp_path / "t.parquet"
     pyarrow.parquet.write_table(pa.table({"age": np.zeros(1000, int)}), path)
-    monkeypatch.setattr(raw, "MAX_CELLS", 999)
+    monkeypatch.setattr(sources, "MAX_CELLS", 999)
     with pytest.raises(InputError, match="at most 999 cells"):
         read_file(path)
 
 
 def test_an_arrow_file_of_too_many_cells(tmp_path, monkeypatch):
     """Columns of nothing take no room, so that a short file may claim any length."""
-    from dpflows.table import raw
-
     path = tmp_path / "t.arrow"
     path.write_bytes(stream(age=pa.nulls(1000)))
-    monkeypatch.setattr(raw, "MAX_CELLS", 999)
+    monkeypatch.setattr(sources, "MAX_CELLS", 999)
     with pytest.raises(InputError, match="at most 999 cells"):
         read_file(path)
 

@@ -14,8 +14,8 @@ import pyarrow.parquet
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.table import Column, Schema, TextFormat, read_table, text
-from dpflows.table.encoding import MixedEncoding
+from dpflows.table import Column, Schema, TextFormat, read_table, sources
+from dpflows.table.reading import MixedEncoding
 
 pl = pytest.importorskip("polars")
 
@@ -110,7 +110,7 @@ def test_commas_mean_what_is_declared_whatever_other_cells_hold(declared, tmp_pa
 
 def test_ragged_rows_in_a_file_of_many_blocks(tmp_path, monkeypatch):
     """Numbers of rows count on where the parser begins another block."""
-    monkeypatch.setattr(text, "MAX_LINE_BYTES", 300)
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 300)
     schema = Schema((Column("a", "integer", nullable=True), Column("b", "integer", nullable=True)))
     lines = [f"{i},{i + 1}" for i in range(5_000)]
     bad = [0, 1, 2_701, 4_999]

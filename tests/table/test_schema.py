@@ -5,7 +5,7 @@ import pytest
 
 from dpflows.errors import InputError
 from dpflows.table import Column, Schema
-from dpflows.table.constraints import Constraint
+from dpflows.table.columns import Constraint
 
 AGE = Column("age", "integer", min=0, max=120)
 DOSE = Column("dose", "continuous")

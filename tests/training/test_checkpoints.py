@@ -15,8 +15,7 @@ import pytest
 from dpflows.errors import InputError
 from dpflows.files import read_model, write_model
 from dpflows.models.architectures import Architecture
-from dpflows.models.density import Defended
-from dpflows.models.distributions import wide_gaussian
+from dpflows.models.density import Defended, wide_gaussian
 from dpflows.pipeline.plan import make_plan
 from dpflows.pipeline.training import Settings, fit_model
 from dpflows.privacy.guarantee import Budget
@@ -171,7 +170,7 @@ def test_a_forked_process_that_ends_leaves_the_lock_alone(checkpoints):
 FORKED = """
 import os, sys
 from pathlib import Path
-from dpflows.locking import NamedLock
+from dpflows.files import NamedLock
 lock = NamedLock(Path(sys.argv[1]))
 lock.take()
 if (child := os.fork()) == 0:
@@ -206,7 +205,7 @@ def test_the_kernel_unlocks_a_run_whose_process_was_killed(checkpoints):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from dpflows.locking import NamedLock
+from dpflows.files import NamedLock
 lock = NamedLock(Path(sys.argv[1]))
 lock.take()
 print("held", flush=True)

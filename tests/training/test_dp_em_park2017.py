@@ -8,7 +8,7 @@ import pytest
 from dpflows.errors import InputError
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
-from dpflows.training.dp_em_park2017 import COMPOSITIONS, STAMP, each_epsilon, fit_faithful
+from dpflows.training.dp_em import COMPOSITIONS, STAMP, each_epsilon, fit_faithful
 
 BUDGET = Budget(1.0, 1e-4)
 ROWS = np.random.default_rng(1).normal(0.0, 0.15, size=(2000, 3))

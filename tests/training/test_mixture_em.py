@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.models.distributions import Mixture
+from dpflows.models.density import Mixture
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.local_frames import Recipe

@@ -10,14 +10,12 @@ from scipy import stats
 
 from dpflows.errors import InputError
 from dpflows.models.architectures import Architecture
-from dpflows.models.density import Defended
-from dpflows.models.distributions import wide_gaussian
+from dpflows.models.density import Defended, wide_gaussian
 from dpflows.pipeline.defaults import natural_defaults
 from dpflows.pipeline.plan import Plan, make_plan
 from dpflows.pipeline.training import Settings, fit_model
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.noise import RoundedGaussian
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.training import fisher, natural_gradient
 from dpflows.training.batches import make_batches
 from dpflows.training.fisher import Frame, estimate_metric

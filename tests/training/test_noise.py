@@ -3,8 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from dpflows.privacy.mechanisms.noise import RoundedGaussian, lattice
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.randomness import Entropy, RoundedGaussian, lattice
 from dpflows.training.dp_sgd import private_gradient
 from dpflows.training.ghost_clipping import Clipping, by_taps
 

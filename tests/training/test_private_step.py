@@ -13,9 +13,8 @@ import pytest
 from jaxtyping import TypeCheckError
 from scipy import stats
 
-from dpflows.privacy.mechanisms import noise
-from dpflows.privacy.mechanisms.noise import RoundedGaussian
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy import randomness
+from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.training import ghost_clipping
 from dpflows.training.batches import make_batches
 from dpflows.training.dp_sgd import CHUNK, Callbacks, Loop, PrivateGradient, private_gradient
@@ -248,7 +247,7 @@ def test_steps_that_double_precision_cannot_decide_are_released_with_more_bits(l
         return right(self, sums, noise, step=step)
 
     monkeypatch.setattr(PrivateGradient, "release", noted)
-    monkeypatch.setattr(noise, "ERROR", 2.0**-12)
+    monkeypatch.setattr(randomness, "ERROR", 2.0**-12)
     np.testing.assert_array_equal(run_of(line, CHUNK + 3, Entropy.insecure(5)), usual)
     assert 5 < len(released) < CHUNK + 3
     assert released == sorted(set(released))

@@ -12,8 +12,7 @@ from contracts.families import hostile_rows, model_of
 from dpflows.privacy.accounting import epsilon_of, strength
 from dpflows.privacy.events import GaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.noise import RoundedGaussian
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.training import progress_checks as checks_module
 from dpflows.training.batches import make_batches
 from dpflows.training.ghost_clipping import take_apart

@@ -36,9 +36,8 @@ from dpflows.anomaly.query_budget import FileBooks, LedgerBooks, MemoryBooks, Me
 from dpflows.anomaly.voting import Mechanism, Terms, mechanism_for, nominal_rows, split
 from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import DensityEstimator, entropy_for
-from dpflows.estimators.charging import require_price
+from dpflows.estimators.charging import note_fit, require_price, warn_of_transformers
 from dpflows.estimators.persistence import save
-from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.privacy.accounting import StepFilter
 from dpflows.privacy.accounting.registry import Spending, check_plan, read_guarantee
@@ -46,8 +45,7 @@ from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.encoding import Encoding
-from dpflows.table.reading import Form
+from dpflows.table.reading import Encoding, Form
 from dpflows.table.schema import Schema
 
 #: Finer prices buy millions of answers, which take an accountant minutes to add up.

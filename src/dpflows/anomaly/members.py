@@ -39,8 +39,7 @@ from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.estimators.persistence import described, rebuilt
 from dpflows.pipeline.domain import as_source
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.encoding import Encoding
-from dpflows.table.reading import read_table
+from dpflows.table.reading import Encoding, read_table
 from dpflows.table.schema import Schema
 
 #: Calls a function with each of many arguments, and gives the results in order.

@@ -15,8 +15,7 @@ from typing import Any, NoReturn, final
 import numpy as np
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.files import read_model, sync, write_model
-from dpflows.locking import is_current, lock, require_one_name
+from dpflows.files import is_current, lock, read_model, require_one_name, sync, write_model
 from dpflows.privacy.accounting import StepFilter
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget

@@ -29,7 +29,7 @@ from dpflows.privacy.accounting.registry import TOLERANCE, Misstated, read_guara
 from dpflows.privacy.events import BoundedRangeEvent, Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger, Receipt
-from dpflows.table.encoding import Encoding
+from dpflows.table.reading import Encoding
 
 _PREFIX = "density/"
 #: How a bought threshold was released: now, and before 0.2.

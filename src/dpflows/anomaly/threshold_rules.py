@@ -25,10 +25,9 @@ from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise, epsilon_of
-from dpflows.privacy.events import Event, GaussianEvent, check_choice
+from dpflows.privacy.events import Event, GaussianEvent, Release, check_choice
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.histograms import marginals_sensitivity, noisy_marginals
-from dpflows.privacy.mechanisms.release import Release
+from dpflows.privacy.mechanisms.statistics import marginals_sensitivity, noisy_marginals
 from dpflows.privacy.randomness import Entropy
 
 CRITERIA = ("accuracy", "youden")

@@ -30,9 +30,9 @@ from dpflows.privacy.events import (
     check_at_least,
     check_choice,
     check_positive,
+    only_these,
 )
 from dpflows.privacy.mechanisms import SparseVector, noisy_vote
-from dpflows.privacy.mechanisms.release import only_these
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import Table
 

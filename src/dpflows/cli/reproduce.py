@@ -150,7 +150,7 @@ def _drawn(names: Sequence[str], place: Path, *, quiet: bool) -> Path:
 
 
 def _downloaded(names: Sequence[str], *, quiet: bool) -> Path:
-    from dpflows.experiments.downloads import SOURCES, download
+    from dpflows.experiments.data import SOURCES, download
     from dpflows.files import cache_folder
 
     screen = output.console(quiet=quiet)

@@ -35,7 +35,7 @@ from dpflows.pipeline.stage import Work, jax_key, needed
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.table.columns import Column
-from dpflows.table.encoding import MixedEncoding
+from dpflows.table.reading import MixedEncoding
 from dpflows.table.schema import Schema
 from dpflows.training.optimizers import Optimizer, name_of
 
@@ -209,7 +209,7 @@ class DPAutoregressive(TrainedEstimator):
         ``guarantee_`` covers everything that ``fit`` computed from the rows.
 
     Example:
-        >>> from dpflows.table.columns import Column
+        >>> from dpflows.table.schema import Column
         >>> rows = [[sex, age] for sex in ("F", "M") for age in range(20, 70)]
         >>> sex = Column("sex", "categorical", categories=("F", "M"))
         >>> people = Schema((sex, Column("age", "integer", min=0, max=99)))

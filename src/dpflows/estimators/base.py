@@ -1,6 +1,7 @@
 """The base classes of all estimators: the interface, and the steps of every fit.
 
-``TrainedEstimator`` adds the settings of models that are trained by noisy gradients.
+``TrainedEstimator`` adds the settings of models that are trained by noisy gradients;
+``ReleasedEstimator`` is for those that release a few statistics and compute the density from them.
 """
 
 import abc
@@ -12,24 +13,33 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
+from flowjax.distributions import AbstractDistribution
 from jaxtyping import Float
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError, unchained, unquoted
-from dpflows.estimators.charging import Payment, alive, charge, withdrawn_on_failure
+from dpflows.estimators.charging import (
+    Payment,
+    alive,
+    charge,
+    note_fit,
+    warn_of_transformers,
+    withdrawn_on_failure,
+)
 from dpflows.estimators.persistence import file_content, rebuilt
-from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
+from dpflows.models.density import Defended, Density, uniform_box
+from dpflows.models.normalisers import Normaliser, normaliser_from
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.pipeline.plan import Plan, require_same
-from dpflows.pipeline.stage import Stage, Work, jax_key
+from dpflows.pipeline.stage import Stage, Work, jax_key, needed
 from dpflows.pipeline.training import Settings
 from dpflows.privacy.accounting.registry import check_plan, read_guarantee
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger, Receipt
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.reading import Form, Table
+from dpflows.table.reading import Encoding, Form, Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.dp_sgd import Callbacks
@@ -485,3 +495,80 @@ class TrainedEstimator(DensityEstimator):
         names = [field.name for field in dataclasses.fields(Settings)]
         given = {name: getattr(self, name) for name in names if name not in fixed}
         return Settings(**given | fixed)
+
+
+def released_density(model: Defended, work: Work) -> Density:
+    """A released model over the box; its mass inside is computed from the model only."""
+    density = Density(needed(work.normaliser), model, *work.box)
+    return density.with_inside_mass(jax_key(work.entropy, "sampling", step=1))
+
+
+def describe_density(density: Density) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The parts of a density in a file, besides its model."""
+    header = {"log_inside": density.log_inside, "background_weight": density.model.weight}
+    return header, density.normaliser.arrays()
+
+
+def read_density(
+    header: dict[str, Any], normaliser: Normaliser, model: Defended, encoding: Encoding
+) -> Density:
+    """Restore a density from ``describe_density``, whose content may be hostile."""
+    weighted = Defended(model.flow, model.background, float(header["background_weight"]))
+    inside = float(header["log_inside"])
+    return Density(normaliser, weighted, encoding.low, encoding.high, inside)
+
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
+class ReleasedEstimator(DensityEstimator):
+    """An estimator whose density is a function of a few noisy statistics.
+
+    Attributes:
+        parameters_: The released statistics by name, in the normaliser's units.
+
+    Guarantee:
+        Only the stages of the plan read rows.
+    """
+
+    parameters_: Arrays = dataclasses.field(init=False)
+
+    def _assemble(self, plan: Plan, work: Work) -> Density:
+        self.parameters_ = needed(work.parameters)
+        model = _defended(self._model(self.parameters_), needed(work.normaliser), work.numeric)
+        return released_density(model, work)
+
+    @staticmethod
+    @abc.abstractmethod
+    def _model(arrays: Arrays) -> AbstractDistribution:
+        """The model of those arrays, which may come from a hostile file."""
+
+    def _describe_model(self) -> tuple[dict[str, Any], Arrays]:
+        header, arrays = describe_density(self.density_)
+        return header | {"plan": self.plan_.to_dict()}, arrays | self.parameters_
+
+    @classmethod
+    def _rebuild(
+        cls: type[Self],
+        header: dict[str, Any],
+        arrays: Arrays,
+        guarantee: Guarantee,
+        schema: Schema,
+    ) -> Self:
+        estimator = cls(**cls._settings_of(guarantee, schema))
+        estimator.plan_ = Plan.from_dict(header["plan"], guarantee.budget)
+        encoding, normaliser = Encoding(schema), normaliser_from(arrays)
+        estimator.parameters_ = {
+            name: array for name, array in arrays.items() if name not in normaliser.arrays()
+        }
+        model = _defended(cls._model(estimator.parameters_), normaliser, encoding)
+        estimator.density_ = read_density(header, normaliser, model, encoding)
+        estimator.encoding_ = encoding
+        return estimator
+
+
+def _defended(model: AbstractDistribution, normaliser: Normaliser, encoding: Encoding) -> Defended:
+    """The model over the uniform background on the declared box."""
+    corners = (normaliser.apply(corner[None])[0] for corner in (encoding.low, encoding.high))
+    return Defended(model, uniform_box(*corners))

@@ -8,43 +8,45 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import InputError
-from dpflows.estimators.base import DensityEstimator, TrainedEstimator
+from dpflows.estimators.base import (
+    DensityEstimator,
+    TrainedEstimator,
+    describe_density,
+    read_density,
+    released_density,
+)
 from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.estimators.persistence import parameter_arrays, require_room, with_parameters
-from dpflows.estimators.released import describe_density, read_density, released_density
 from dpflows.models.architectures import Architecture
 from dpflows.models.autoregressive import CellShape
-from dpflows.models.density import Density
-from dpflows.models.distributions import Mixture
+from dpflows.models.density import Density, Mixture
 from dpflows.models.normalisers import normaliser_from
 from dpflows.pipeline.defaults import rule_for
 from dpflows.pipeline.domain import TableSpec
 from dpflows.pipeline.initialisation import (
+    NORMALISATIONS,
     PAPER_FORMULA,
     PAPER_STAMP,
+    UNPAID,
+    UNPAID_STAMP,
     BuildFlow,
     FitPrior,
+    FromBounds,
     GivenPrior,
+    Normalisation,
     gaussian_share,
     plan_initialisation,
+    plan_normalisation,
     prior_arrays,
     prior_from,
     untrained_flow,
-)
-from dpflows.pipeline.normalisation import (
-    NORMALISATIONS,
-    UNPAID,
-    UNPAID_STAMP,
-    FromBounds,
-    Normalisation,
-    plan_normalisation,
 )
 from dpflows.pipeline.plan import Plan, make_plan
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import strength
 from dpflows.privacy.events import Event, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
-from dpflows.table.encoding import Encoding
+from dpflows.table.reading import Encoding
 from dpflows.table.schema import Schema
 from dpflows.training.mixture_em import plan_mixture
 from dpflows.training.optimizers import OPTIMIZERS, Descent, NaturalGradient, name_of

@@ -12,8 +12,8 @@ from flowjax.distributions import AbstractDistribution
 from jaxtyping import Float, Float64
 
 from dpflows.errors import InputError
-from dpflows.estimators.released import Arrays, ReleasedEstimator
-from dpflows.models.distributions import gaussian_mixture
+from dpflows.estimators.base import Arrays, ReleasedEstimator
+from dpflows.models.density import gaussian_mixture
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
 from dpflows.pipeline.plan import FAINT, Plan, affordable_noise

@@ -9,15 +9,15 @@ from flowjax.distributions import AbstractDistribution
 from jaxtyping import Float64
 
 from dpflows.errors import InputError
-from dpflows.estimators.released import Arrays, ReleasedEstimator
-from dpflows.models.distributions import Grid, ProductGrid, fitting_masses
+from dpflows.estimators.base import Arrays, ReleasedEstimator
+from dpflows.models.density import Grid, ProductGrid, fitting_masses
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
 from dpflows.pipeline.plan import Plan, affordable_noise
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.histograms import (
+from dpflows.privacy.mechanisms.statistics import (
     BINS,
     COUNTING,
     MOST_CELLS,

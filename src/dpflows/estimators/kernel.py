@@ -7,8 +7,8 @@ from typing import final
 from flowjax.distributions import AbstractDistribution
 
 from dpflows.errors import InputError
-from dpflows.estimators.released import Arrays, ReleasedEstimator
-from dpflows.models.distributions import Grid, fitting_masses
+from dpflows.estimators.base import Arrays, ReleasedEstimator
+from dpflows.models.density import Grid, fitting_masses
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
 from dpflows.pipeline.plan import Plan, affordable_noise

@@ -13,8 +13,8 @@ import numpy as np
 from flowjax.distributions import AbstractDistribution
 
 from dpflows.errors import InputError
-from dpflows.estimators.released import Arrays, ReleasedEstimator
-from dpflows.models.distributions import Rows, gaussian_mixture
+from dpflows.estimators.base import Arrays, ReleasedEstimator
+from dpflows.models.density import Rows, gaussian_mixture
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
 from dpflows.pipeline.plan import Plan
@@ -22,9 +22,8 @@ from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.events import Event, check_choice
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
-from dpflows.training.dp_em import EMPlan, Fitted, fit_corrected, plan_corrected
-from dpflows.training.dp_em_park2017 import STAMP as FAITHFUL_STAMP
-from dpflows.training.dp_em_park2017 import fit_faithful
+from dpflows.training.dp_em import STAMP as FAITHFUL_STAMP
+from dpflows.training.dp_em import EMPlan, Fitted, fit_corrected, fit_faithful, plan_corrected
 from dpflows.training.mixture_em import MixturePlan, fit_local, plan_mixture
 
 #: What the originals used where the caller names no number.

@@ -14,8 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpflows.errors import BudgetError, InputError, TrainingError
 from dpflows.estimators.base import DensityEstimator, entropy_for
-from dpflows.estimators.charging import charge, withdrawn_on_failure
-from dpflows.estimators.repeated_fits import note_fit, warn_of_transformers
+from dpflows.estimators.charging import charge, note_fit, warn_of_transformers, withdrawn_on_failure
 from dpflows.pipeline.domain import read_bounds, stamps_of
 from dpflows.pipeline.plan import FAINT
 from dpflows.pipeline.stage import Stage, Work, needed
@@ -31,8 +30,7 @@ from dpflows.privacy.mechanisms.selection import (
     selection_event,
 )
 from dpflows.privacy.randomness import Entropy
-from dpflows.table.encoding import Encoding
-from dpflows.table.reading import Table
+from dpflows.table.reading import Encoding, Table
 from dpflows.table.schema import Schema
 
 #: The laws of the number of runs, and the shape that the accountant knows them by.

@@ -52,8 +52,7 @@ from dpflows.pipeline.training import Settings, fit_model, negative_log_likeliho
 from dpflows.privacy.accounting.gdp import GaussianProfile
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
-from dpflows.privacy.mechanisms.noise import RoundedGaussian
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.table.reading import Table
 from dpflows.training.dp_sgd import Callbacks, State, private_gradient
 from dpflows.training.ghost_clipping import Blueprint, Parameters, by_taps, take_apart

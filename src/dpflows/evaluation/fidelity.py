@@ -15,8 +15,16 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from dpflows.evaluation.coding import Codes, Coding, Codings, Columns, numbers
-from dpflows.evaluation.measures import Figures, Measure, Subject
+from dpflows.evaluation.measures import (
+    Codes,
+    Coding,
+    Codings,
+    Columns,
+    Figures,
+    Measure,
+    Subject,
+    numbers,
+)
 from dpflows.privacy.randomness import Entropy
 
 #: Bins per column, and per column of a pair.
@@ -70,7 +78,7 @@ def column_errors(real: Columns, generated: Columns, codings: Codings) -> Figure
     """The total variation of every column, in the bins of its coding.
 
     Example:
-        >>> from dpflows.table.columns import Column
+        >>> from dpflows.table.schema import Column
         >>> codings = {"ill": Coding(Column("ill", "boolean"))}
         >>> real, generated = np.array([True, False]), np.array([True, True])
         >>> column_errors({"ill": real}, {"ill": generated}, codings)
@@ -85,7 +93,7 @@ def pair_errors(
     """The total variation of every pair of columns, in the cells of their codings.
 
     Example:
-        >>> from dpflows.table.columns import Column
+        >>> from dpflows.table.schema import Column
         >>> codings = {name: Coding(Column(name, "boolean")) for name in ("ill", "old")}
         >>> cells = np.array([True, False])
         >>> pair_errors({"ill": cells, "old": cells}, {"ill": cells, "old": ~cells}, codings)

@@ -19,8 +19,15 @@ from sklearn.metrics import r2_score, roc_auc_score
 from threadpoolctl import threadpool_limits
 
 from dpflows.errors import InputError
-from dpflows.evaluation.coding import Coding, Columns, is_missing, numbers
-from dpflows.evaluation.measures import Figures, Measure, Subject
+from dpflows.evaluation.measures import (
+    Coding,
+    Columns,
+    Figures,
+    Measure,
+    Subject,
+    is_missing,
+    numbers,
+)
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.columns import Column
 from dpflows.table.schema import Schema

@@ -15,17 +15,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from dpflows.errors import InputError
-from dpflows.evaluation.coding import Coding
 from dpflows.evaluation.fidelity import BINS, largest_gap, total_variation
-from dpflows.evaluation.measures import Figures, LogLikelihood, Subject, public_range
+from dpflows.evaluation.measures import Coding, Figures, LogLikelihood, Subject, public_range
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.accounting.registry import Spending
-from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent
+from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent, Release, only_these
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import clipped_moments, noisy_histogram
-from dpflows.privacy.mechanisms.histograms import COUNTING
-from dpflows.privacy.mechanisms.release import Release, only_these
-from dpflows.privacy.mechanisms.statistics import moments_sensitivity
+from dpflows.privacy.mechanisms.statistics import COUNTING, moments_sensitivity
 from dpflows.privacy.randomness import Entropy
 
 #: What a ledger is told.

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from dpflows.evaluation.coding import Coding, even_coding_of
 from dpflows.evaluation.fidelity import (
     PAIR_BINS,
     Correlations,
@@ -24,7 +23,14 @@ from dpflows.evaluation.fidelity import (
     shares_of,
 )
 from dpflows.evaluation.learners import Detection, Prediction
-from dpflows.evaluation.measures import Figures, LogLikelihood, Measure, Subject
+from dpflows.evaluation.measures import (
+    Coding,
+    Figures,
+    LogLikelihood,
+    Measure,
+    Subject,
+    even_coding_of,
+)
 from dpflows.evaluation.private import noise_note
 from dpflows.privacy.guarantee import Guarantee
 

@@ -21,8 +21,13 @@ from dpflows.anomaly.voting import Assignment
 from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.mixture import DPGaussianMixture
-from dpflows.evaluation.detection_plots import decision_map, roc, roc_figure, score_histograms
-from dpflows.evaluation.plots import against_epsilon
+from dpflows.evaluation.plots import (
+    against_epsilon,
+    decision_map,
+    roc,
+    roc_figure,
+    score_histograms,
+)
 from dpflows.experiments.data import RealTable, TableRows, Vector
 from dpflows.experiments.likelihoods import measured, pieces, without_model
 from dpflows.experiments.methods import METHODS

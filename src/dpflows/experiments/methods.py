@@ -22,7 +22,7 @@ from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.experiments.data import RealTable, TableRows, Vector
 from dpflows.experiments.paper_recipe import COMPONENTS, published, recipe_models
 from dpflows.models.architectures import Architecture
-from dpflows.models.distributions import Mixture
+from dpflows.models.density import Mixture
 
 
 class Setting(NamedTuple):

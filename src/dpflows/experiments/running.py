@@ -21,8 +21,8 @@ import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
 import dpflows
+from dpflows.estimators.charging import untracked
 from dpflows.estimators.persistence import load
-from dpflows.estimators.repeated_fits import untracked
 from dpflows.evaluation.plots import Curve
 from dpflows.experiments.data import RealTable, read_real
 from dpflows.experiments.methods import METHODS, Setting

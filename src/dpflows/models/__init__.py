@@ -1,8 +1,14 @@
 """Density models with exact likelihoods, for one row at a time; no data and no privacy here."""
 
 from dpflows.models.architectures import ARCHITECTURES, Architecture, Recipe
-from dpflows.models.density import Defended, Density
-from dpflows.models.distributions import gaussian, gaussian_mixture, uniform_box, wide_gaussian
+from dpflows.models.density import (
+    Defended,
+    Density,
+    gaussian,
+    gaussian_mixture,
+    uniform_box,
+    wide_gaussian,
+)
 from dpflows.models.normalisers import Curve, Curves, Normaliser, Scaling, normaliser_from
 
 __all__ = [

@@ -34,7 +34,7 @@ from dpflows.models.bijections import (
     TriangularLinear,
     block_network,
 )
-from dpflows.models.distributions import gaussian
+from dpflows.models.density import gaussian
 from dpflows.models.transformers import (
     Additive,
     Affine,

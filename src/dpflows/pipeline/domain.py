@@ -22,15 +22,14 @@ from dpflows.errors import BudgetError, InputError, unquoted
 from dpflows.pipeline.stage import Stage, Work
 from dpflows.privacy.events import ApproximateEvent, DiscreteLaplaceEvent, Event, Sensitivity
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.histograms import COUNTING, discover_categories
 from dpflows.privacy.mechanisms.selection import private_bounds
+from dpflows.privacy.mechanisms.statistics import COUNTING, discover_categories
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.bins import MOST_LABELS
 from dpflows.table.columns import Column
-from dpflows.table.encoding import Encoding, MixedEncoding, require_declared
 from dpflows.table.kinds.base import CATEGORIES
 from dpflows.table.raw import is_missing
-from dpflows.table.reading import Form, Table, read_table
+from dpflows.table.reading import Encoding, Form, MixedEncoding, Table, read_table, require_declared
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Before
 

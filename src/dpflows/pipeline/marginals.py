@@ -24,7 +24,7 @@ from dpflows.pipeline.stage import Stage, Work, jax_key, needed
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.histograms import (
+from dpflows.privacy.mechanisms.statistics import (
     BRANCHES,
     marginals_sensitivity,
     noisy_marginals,
@@ -33,9 +33,9 @@ from dpflows.privacy.mechanisms.histograms import (
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.bins import FinestBins, MergedBins
 from dpflows.table.columns import Column
-from dpflows.table.encoding import MixedEncoding
 from dpflows.table.kinds.base import BOUNDS
 from dpflows.table.kinds.numbers import MOST_CLASSES
+from dpflows.table.reading import MixedEncoding
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Before
 
@@ -247,7 +247,7 @@ def order_of(schema: Schema) -> tuple[int, ...]:
     """The columns in the model's order: the target, then the others as declared.
 
     Example:
-        >>> from dpflows.table.columns import Column
+        >>> from dpflows.table.schema import Column
         >>> rows = (Column("sex", "boolean"), Column("ill", "boolean"))
         >>> order_of(Schema(rows, target="ill"))
         (1, 0)

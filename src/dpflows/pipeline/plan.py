@@ -20,9 +20,8 @@ from dpflows.pipeline.stage import Recorded, Stage, Work
 from dpflows.pipeline.training import Settings, TrainModel, plan_training
 from dpflows.privacy.accounting import calibrate_noise, epsilon_of
 from dpflows.privacy.accounting.registry import Spending
-from dpflows.privacy.events import Event, event_from_dict
+from dpflows.privacy.events import Event, event_from_dict, only_these
 from dpflows.privacy.guarantee import Budget, Guarantee
-from dpflows.privacy.mechanisms.release import only_these
 from dpflows.table.schema import Schema
 from dpflows.training.batches import Batches
 from dpflows.training.checkpoints import Before

@@ -18,12 +18,11 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from dpflows.errors import InputError
-from dpflows.models.distributions import Mixture
+from dpflows.models.density import Mixture
 from dpflows.models.normalisers import Normaliser
 from dpflows.privacy.events import Event
 from dpflows.privacy.randomness import Entropy, Stream
-from dpflows.table.encoding import Encoding, MixedEncoding
-from dpflows.table.reading import Table
+from dpflows.table.reading import Encoding, MixedEncoding, Table
 from dpflows.training.checkpoints import Before, Checkpoints
 from dpflows.training.dp_sgd import Callbacks
 

@@ -16,13 +16,11 @@ from typing import Any, TypeVar
 
 from dpflows.errors import InputError, unchained
 from dpflows.files import write_atomically
-from dpflows.table.columns import Column
-from dpflows.table.constraints import Constraint
+from dpflows.table.columns import Column, Constraint
 from dpflows.table.kinds import KINDS, Kind
 from dpflows.table.kinds.base import check_name
 from dpflows.table.kinds.numbers import Continuous
-from dpflows.table.raw import MAX_COLUMNS
-from dpflows.table.text_format import TextFormat
+from dpflows.table.raw import MAX_COLUMNS, TextFormat
 
 MAX_BYTES = 2**23
 MAX_CONSTRAINTS = 100

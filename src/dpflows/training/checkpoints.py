@@ -36,8 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.files import read_model, write_atomically, write_model
-from dpflows.locking import NamedLock, require_one_name
+from dpflows.files import NamedLock, read_model, require_one_name, write_atomically, write_model
 from dpflows.table.reading import Table
 from dpflows.training.dp_sgd import State
 

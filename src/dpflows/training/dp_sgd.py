@@ -34,8 +34,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Float64, Int
 
 from dpflows.errors import TrainingError
-from dpflows.privacy.mechanisms.noise import RoundedGaussian, decided_within, lattice
-from dpflows.privacy.randomness import Entropy, Stream
+from dpflows.privacy.randomness import Entropy, RoundedGaussian, Stream, decided_within, lattice
 from dpflows.training.batches import Batches
 from dpflows.training.ghost_clipping import Blueprint, Clipper, DenseParameters, Loss, Parameters
 from dpflows.training.optimizers import Optimizer

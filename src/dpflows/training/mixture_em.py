@@ -22,12 +22,11 @@ from scipy.special import ndtri
 from threadpoolctl import threadpool_limits
 
 from dpflows.errors import InputError
-from dpflows.models.distributions import Mixture, Rows
+from dpflows.models.density import Mixture, Rows
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.events import Event, GaussianEvent, check_at_least
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.noise import sampler_for
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.randomness import Entropy, sampler_for
 from dpflows.training.local_frames import (
     DEFAULT,
     UNIT,

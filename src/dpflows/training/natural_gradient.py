@@ -28,8 +28,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float64
 
 from dpflows.errors import TrainingError
-from dpflows.privacy.mechanisms.noise import RoundedGaussian
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.training.batches import Batches, on_all_cores
 from dpflows.training.dp_sgd import State, Training
 from dpflows.training.fisher import PIECE, Frame, Gradients, Metric, estimate_metric, gradients

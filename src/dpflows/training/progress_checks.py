@@ -26,8 +26,7 @@ from jaxtyping import Array, Float, Float64
 from dpflows.privacy.accounting import strength
 from dpflows.privacy.events import SampledGaussianEvent
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.mechanisms.noise import RoundedGaussian
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.training.batches import Batches, make_batches, on_all_cores
 from dpflows.training.ghost_clipping import Blueprint, Parameters
 

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from unittest import mock
 
-from dpflows.privacy.mechanisms import noise
+from dpflows.privacy import randomness
 from dpflows.training.dp_sgd import PrivateGradient
 
 
@@ -19,6 +19,6 @@ def faint_noise(times: float) -> Iterator[None]:
 @contextlib.contextmanager
 def silent_counts() -> Iterator[None]:
     """Counts that are released without their noise."""
-    exact = noise._Exact
+    exact = randomness._Exact
     with mock.patch.object(exact, "discrete_laplace", lambda self, values, scale: list(values)):
         yield

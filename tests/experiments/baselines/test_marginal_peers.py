@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.experiments.baselines import PEERS, TooSlow, aim, base, mst
+from dpflows.experiments.baselines import PEERS, TooSlow, base, graphical
 from dpflows.experiments.baselines.base import (
     Binned,
     Clock,
@@ -75,10 +75,8 @@ class Recording:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_released_costs_what_is_stated(name, monkeypatch):
     """Every mechanism's own event is priced again, and compared with the promise."""
-    monkeypatch.setattr(aim, "_ROUNDS", 1)
-    found = Recording(monkeypatch, mst, ["exponential_mechanism", "noisy_marginals"])
-    if name == "aim":
-        monkeypatch.setattr(aim, "exponential_mechanism", mst.exponential_mechanism)
+    monkeypatch.setattr(graphical, "_ROUNDS", 1)
+    found = Recording(monkeypatch, graphical, ["exponential_mechanism", "noisy_marginals"])
     budget = Budget(1.0, 1e-6)
     peer = PEERS[name]()
     drawn = peer.fit_sample(rows(), SCHEMA, budget, 500, Entropy.from_os())
@@ -91,16 +89,16 @@ def test_what_is_released_costs_what_is_stated(name, monkeypatch):
 
 def test_a_choice_that_is_not_paid_for_would_be_noticed(monkeypatch):
     """The twin of the test above: a tree chosen at half the noise costs more than is stated."""
-    honest = mst.exponential_mechanism
+    honest = graphical.exponential_mechanism
     monkeypatch.setattr(
-        mst,
+        graphical,
         "exponential_mechanism",
         lambda scores, *, scale, **options: honest(scores, scale=scale / 2, **options),
     )
-    found = Recording(monkeypatch, mst, ["exponential_mechanism", "noisy_marginals"])
-    mst.MST().fit_sample(rows(500), SCHEMA, Budget(1.0, 1e-6), 10, Entropy.from_os())
+    found = Recording(monkeypatch, graphical, ["exponential_mechanism", "noisy_marginals"])
+    graphical.MST().fit_sample(rows(500), SCHEMA, Budget(1.0, 1e-6), 10, Entropy.from_os())
     spent = epsilon_of(found.events, delta=1e-6, accountant="zcdp")
-    assert spent > 1.1 * mst.MST().guarantee(SCHEMA, Budget(1.0, 1e-6)).epsilon
+    assert spent > 1.1 * graphical.MST().guarantee(SCHEMA, Budget(1.0, 1e-6)).epsilon
 
 
 @pytest.mark.parametrize("name", ["mst", pytest.param("aim", marks=pytest.mark.long)])
@@ -122,7 +120,7 @@ def test_the_tree_takes_the_dependent_pairs():
     """Dependence of the two chosen pairs is hundreds of rows beyond the third; noise is few."""
     grid = np.column_stack([np.arange(4000) % 2, np.arange(4000) % 2, np.arange(4000) // 2 % 2])
     grid[:, 2] = np.where(np.arange(4000) % 5, grid[:, 1], grid[:, 2])
-    chosen = mst._tree(
+    chosen = graphical._tree(
         Binned(grid, (2, 2, 2)), [np.array([2000.0, 2000.0])] * 3, 0.5, Entropy.from_os()
     )
     assert len(chosen) == 2
@@ -132,19 +130,19 @@ def test_the_tree_takes_the_dependent_pairs():
 def test_squeezing_joins_what_noise_drowns_and_spreading_undoes_it():
     codes = np.array([[0], [0], [1], [2], [3], [-1]])
     seen = [Measured((0,), np.array([90.0, 1.0, 80.0, -4.0]), 2.0)]
-    squeezed, into = mst.squeeze(Binned(codes, (4,)), seen)
+    squeezed, into = graphical.squeeze(Binned(codes, (4,)), seen)
     assert into[0].tolist() == [0, 2, 1, 2]
     assert squeezed.sizes == (3,)
     assert squeezed.codes[:, 0].tolist() == [0, 0, 2, 1, 2, -1]
-    drawn = mst.spread(np.full((100, 1), 2), into, Entropy.from_os())
+    drawn = graphical.spread(np.full((100, 1), 2), into, Entropy.from_os())
     assert set(drawn[:, 0]) == {1, 3}
-    assert mst.joined(seen[0], into[0]).counts.tolist() == [90.0, 80.0, -3.0]
+    assert graphical.joined(seen[0], into[0]).counts.tolist() == [90.0, 80.0, -3.0]
 
 
 @pytest.mark.parametrize("total", [10.0, 3.0])
 def test_the_simplex_is_reached_from_anywhere(total):
     counts = np.random.default_rng().normal(size=30) * 5
-    closest = mst.on_simplex(counts, total)
+    closest = graphical.on_simplex(counts, total)
     assert closest.min() >= 0
     assert closest.sum() == pytest.approx(total)
     # no feasible point is closer: the difference is constant where anything is left
@@ -152,7 +150,7 @@ def test_the_simplex_is_reached_from_anywhere(total):
 
 
 def test_spending_never_passes_the_cap():
-    spending = aim.Spending.planned(0.02, rounds=40)
+    spending = graphical.Spending.planned(0.02, rounds=40)
     spent = 0.0
     for number in itertools.count():
         if spending.left <= 0:
@@ -197,9 +195,9 @@ def test_a_budget_without_limit_is_refused(name):
 
 
 def test_a_peer_says_what_is_missing(monkeypatch):
-    monkeypatch.setattr(mst.MST, "needs", "no_such_library")
-    assert "no_such_library" in mst.MST().missing()
-    assert "dpflows[peers]" in mst.MST().missing()
+    monkeypatch.setattr(graphical.MST, "needs", "no_such_library")
+    assert "no_such_library" in graphical.MST().missing()
+    assert "dpflows[peers]" in graphical.MST().missing()
 
 
 def test_the_library_sees_no_row():

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpflows.privacy.accounting import delta_of, epsilon_of, votes
+from dpflows.privacy.accounting import delta_of, epsilon_of, privacy_profiles
 from dpflows.privacy.accounting.rdp import ORDERS
 from dpflows.privacy.events import NEIGHBOURS, VOTE_LAWS, PureEvent, Sensitivity, VoteEvent
 
@@ -54,8 +54,8 @@ def test_log_chances_stay_exact_where_chances_vanish(law):
     assert event.chance(0) == 0.0
     expected = -40.0 * 50 - (math.log(2) if law == "geometric" else 0.0)
     assert event.log_chance(0) == pytest.approx(expected)
-    assert votes.pure_epsilon(event, "zero-out") <= 40.0 * (1 + 1e-12)
-    assert np.isfinite(votes.renyi(event, "zero-out", ORDERS)).all()
+    assert privacy_profiles.vote_epsilon(event, "zero-out") <= 40.0 * (1 + 1e-12)
+    assert np.isfinite(privacy_profiles.vote_renyi(event, "zero-out", ORDERS)).all()
 
 
 @pytest.mark.parametrize("voters", range(2, 31))
@@ -86,10 +86,10 @@ def test_published_errors():
 def test_one_answer_costs_what_the_closed_form_says(voters, epsilon):
     shrink = (1 + math.exp(-epsilon * (voters / 2 - 1))) / (1 + math.exp(-epsilon * voters / 2))
     exact = epsilon - math.log(shrink)
-    assert votes.pure_epsilon(vote("exponential", epsilon, voters), "zero-out") == pytest.approx(
-        exact, rel=1e-12
-    )
-    geometric = votes.pure_epsilon(vote("geometric", epsilon, voters), "zero-out")
+    assert privacy_profiles.vote_epsilon(
+        vote("exponential", epsilon, voters), "zero-out"
+    ) == pytest.approx(exact, rel=1e-12)
+    geometric = privacy_profiles.vote_epsilon(vote("geometric", epsilon, voters), "zero-out")
     assert 0.5 * epsilon < geometric <= epsilon * (1 + 1e-12)
 
 
@@ -98,7 +98,7 @@ def test_one_answer_costs_what_the_closed_form_says(voters, epsilon):
 def test_the_default_accountant_finds_the_closed_form(law, neighbours):
     event = vote(law, 0.5)
     claimed = epsilon_of([event], delta=1e-10, neighbours=neighbours)
-    assert claimed == pytest.approx(votes.pure_epsilon(event, neighbours), abs=1e-4)
+    assert claimed == pytest.approx(privacy_profiles.vote_epsilon(event, neighbours), abs=1e-4)
 
 
 @every_law
@@ -115,15 +115,19 @@ def test_prices_are_those_of_the_worst_pair_among_all(law, voters, turned, epsil
         profile = np.maximum(profile, np.maximum(p - np.exp(grid)[:, None] * q, 0).sum(axis=1))
         powers = np.log(p) + (ORDERS[:, None] - 1) * np.log(p / q)
         costs = np.maximum(costs, np.logaddexp(*powers.T) / (ORDERS - 1))
-    np.testing.assert_allclose(votes.profile(event, "zero-out")(grid), profile, atol=1e-14)
-    np.testing.assert_allclose(votes.renyi(event, "zero-out", ORDERS), costs, rtol=1e-9, atol=1e-13)
+    np.testing.assert_allclose(
+        privacy_profiles.vote_profile(event, "zero-out")(grid), profile, atol=1e-14
+    )
+    np.testing.assert_allclose(
+        privacy_profiles.vote_renyi(event, "zero-out", ORDERS), costs, rtol=1e-9, atol=1e-13
+    )
 
 
 @every_law
 def test_the_envelope_is_convex_in_the_odds(law):
     """Else no pair of distributions would have it as its profile."""
     odds = np.linspace(0.01, 4.0, 2000)
-    values = votes.profile(vote(law, 1.0), "zero-out")(np.log(odds))
+    values = privacy_profiles.vote_profile(vote(law, 1.0), "zero-out")(np.log(odds))
     assert np.diff(values, 2).min() > -1e-14
 
 

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from dpflows.errors import InputError
 from dpflows.privacy.events import NEIGHBOURS
-from dpflows.privacy.mechanisms import histograms
-from dpflows.privacy.mechanisms.histograms import COUNTING, grid_counts, noisy_grid
+from dpflows.privacy.mechanisms import statistics
 from dpflows.privacy.mechanisms.statistics import (
+    COUNTING,
     KERNEL,
     KernelAxis,
     Weights,
+    grid_counts,
     kernel_sums,
     noisy_covariance,
+    noisy_grid,
     noisy_kernel_sum,
     weighted_sums,
 )
@@ -53,10 +55,10 @@ STATISTICS = {
     "kernels": (lambda rows: kernel_sums(rows, *BOX, AXIS), l2, KERNEL),
     "distributions": (
         lambda rows: np.concatenate(
-            [level.ravel() for level in histograms.nested_counts(rows, *BOX)]
+            [level.ravel() for level in statistics.nested_counts(rows, *BOX)]
         ),
         l2,
-        histograms.trees_sensitivity(2),
+        statistics.trees_sensitivity(2),
     ),
 }
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpflows.errors import InputError
-from dpflows.privacy.mechanisms import histograms
-from dpflows.privacy.mechanisms.histograms import marginals_sensitivity, noisy_marginals
+from dpflows.privacy.mechanisms import statistics
+from dpflows.privacy.mechanisms.statistics import marginals_sensitivity, noisy_marginals
 from dpflows.privacy.randomness import Entropy
 
 SIZES = (2, 5, 1)
@@ -16,7 +16,7 @@ PLACE = st.tuples(*(st.integers(-1, size - 1) for size in SIZES))
 
 def distance(one, other):
     pairs = zip(
-        histograms.table_counts(one, SIZES), histograms.table_counts(other, SIZES), strict=True
+        statistics.table_counts(one, SIZES), statistics.table_counts(other, SIZES), strict=True
     )
     return np.sqrt(sum(((a - b) ** 2).sum() for a, b in pairs))
 
@@ -39,9 +39,9 @@ def test_one_row_moves_the_counts_by_the_sensitivity_at_most(rows, at, place):
 
 
 def test_the_test_rejects_counts_that_look_at_other_rows(monkeypatch):
-    right = histograms.table_counts
+    right = statistics.table_counts
     monkeypatch.setattr(
-        histograms, "table_counts", lambda p, s: [c * len(p[p[:, 0] >= 0]) for c in right(p, s)]
+        statistics, "table_counts", lambda p, s: [c * len(p[p[:, 0] >= 0]) for c in right(p, s)]
     )
     assert moves([(0, 1, 0)] * 4, 0, (1, 1, 0))[1] > marginals_sensitivity(3).zero_out
 

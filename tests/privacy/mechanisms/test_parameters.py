@@ -12,7 +12,6 @@ from dpflows.privacy.mechanisms import (
     clipped_moments,
     discover_categories,
     exponential_mechanism,
-    histograms,
     noisy_count,
     noisy_histogram,
     noisy_vote,
@@ -20,6 +19,7 @@ from dpflows.privacy.mechanisms import (
     private_quantile,
     report_noisy_max,
     select_best,
+    statistics,
 )
 from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
 
@@ -120,7 +120,7 @@ def test_the_discovery_threshold_keeps_its_delta():
     """The exact tail of the noise at the threshold is at most delta, and not far below."""
     for scale in (0.3, 1.0, 20.0):
         for delta in (1e-3, 1e-9):
-            gap = histograms.discovery_threshold(scale, delta) - 1
+            gap = statistics.discovery_threshold(scale, delta) - 1
             tail = math.exp(-gap / scale) / (1 + math.exp(-1 / scale))
             assert tail <= delta
             assert gap == 1 or tail * math.exp(1 / scale) > delta

@@ -8,9 +8,8 @@ import pytest
 from scipy import stats
 
 from dpflows.errors import InputError
-from dpflows.privacy.mechanisms import noise as mechanism
-from dpflows.privacy.mechanisms.noise import ERROR, LATTICE_BITS, RoundedGaussian, lattice
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy import randomness as mechanism
+from dpflows.privacy.randomness import ERROR, LATTICE_BITS, Entropy, RoundedGaussian, lattice
 
 #: A right sampler fails a statistical test below with at most this probability.
 FALSE_ALARM = 1e-6

@@ -6,8 +6,7 @@ import pytest
 from scipy.stats import beta
 
 from dpflows.privacy.events import Sensitivity
-from dpflows.privacy.mechanisms.noise import Sampler, sampler_for
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.randomness import Entropy, Sampler, sampler_for
 
 FALSE_ALARM = 1e-6
 OS = Entropy.from_os()

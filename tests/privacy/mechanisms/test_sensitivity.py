@@ -13,7 +13,6 @@ from dpflows.privacy.events import NEIGHBOURS, Sensitivity
 from dpflows.privacy.mechanisms import (
     clipped_moments,
     discover_categories,
-    histograms,
     noisy_count,
     noisy_histogram,
     private_bounds,
@@ -86,15 +85,15 @@ PAIR = st.tuples(HOSTILE, HOSTILE).map(list)
 
 STATISTICS = {
     "histogram": Statistic(
-        lambda rows: histograms.bin_counts(column(rows), EDGES), l1, histograms.COUNTING
+        lambda rows: statistics.bin_counts(column(rows), EDGES), l1, statistics.COUNTING
     ),
     "count": Statistic(
         lambda rows: np.array([np.count_nonzero(~np.isnan(column(rows)))]), l1, UNIT
     ),
     "bounds": Statistic(
-        lambda rows: histograms.bin_counts(column(rows), selection._DOUBLING_EDGES),
+        lambda rows: statistics.bin_counts(column(rows), selection._DOUBLING_EDGES),
         l1,
-        histograms.COUNTING,
+        statistics.COUNTING,
     ),
     **{
         f"quantile {fraction}": Statistic(
@@ -105,7 +104,7 @@ STATISTICS = {
         for fraction in (0.05, 0.5, 0.9)
     },
     "categories": Statistic(
-        category_counts, l1, histograms.COUNTING, st.sampled_from(["a", "b", "c", ""])
+        category_counts, l1, statistics.COUNTING, st.sampled_from(["a", "b", "c", ""])
     ),
     "moments": Statistic(
         lambda rows: statistics.unit_sums(matrix(rows), *BOX),

@@ -16,8 +16,7 @@ from scipy.stats import beta, laplace
 
 from dpflows.privacy.events import Sensitivity
 from dpflows.privacy.mechanisms import SparseVector, selection
-from dpflows.privacy.mechanisms.noise import Sampler, sampler_for
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.randomness import Entropy, Sampler, sampler_for
 
 FALSE_ALARM = 1e-6
 EPSILON = 2.0

@@ -9,11 +9,10 @@ import math
 import pytest
 from scipy.stats import beta
 
-from dpflows.privacy.accounting import votes
+from dpflows.privacy.accounting import privacy_profiles
 from dpflows.privacy.events import VOTE_LAWS, Sensitivity
 from dpflows.privacy.mechanisms import noisy_vote, selection
-from dpflows.privacy.mechanisms.noise import Sampler, sampler_for
-from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy
+from dpflows.privacy.randomness import TEST_SEED_STAMP, Entropy, Sampler, sampler_for
 
 FALSE_ALARM = 1e-6
 VOTERS = 10
@@ -71,7 +70,7 @@ def refusals(counted: int, law: str, epsilon: float) -> tuple[float, float]:
 def exceeds_claim(law: str, epsilon: float, counts: tuple[int, int]) -> bool:
     """Whether no is surely likelier on the first count than the event's own price allows."""
     event = noisy_vote(0, VOTERS, epsilon=epsilon, law=law, entropy=OS).event
-    price = votes.pure_epsilon(event, "zero-out")
+    price = privacy_profiles.vote_epsilon(event, "zero-out")
     assert price <= epsilon * (1 + 1e-12)
     lower, upper = refusals(counts[0], law, epsilon)[0], refusals(counts[1], law, epsilon)[1]
     return lower > math.exp(price) * upper
@@ -103,7 +102,7 @@ def test_the_test_rejects_a_row_in_two_parts_claimed_as_one(law, epsilon):
     assert exceeds_claim(law, epsilon, (MIDDLE, yes_votes({7, 8})))
     twice = Sensitivity.uniformly(2.0)
     honest = noisy_vote(5, VOTERS, epsilon=epsilon, law=law, sensitivity=twice, entropy=OS).event
-    assert votes.pure_epsilon(honest, "zero-out") > 1.9 * epsilon
+    assert privacy_profiles.vote_epsilon(honest, "zero-out") > 1.9 * epsilon
 
 
 @every_law

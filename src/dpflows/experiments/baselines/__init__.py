@@ -1,8 +1,7 @@
 """Baselines: methods of others for comparison; a new one is one file and one line."""
 
-from dpflows.experiments.baselines.aim import AIM
 from dpflows.experiments.baselines.base import Peer, TooSlow
-from dpflows.experiments.baselines.mst import MST
+from dpflows.experiments.baselines.graphical import AIM, MST
 from dpflows.experiments.baselines.smartnoise import SmartNoiseAIM, SmartNoiseMST
 
 PEERS: dict[str, type[Peer]] = {

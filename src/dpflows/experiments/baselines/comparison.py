@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from dpflows.errors import InputError
+from dpflows.estimators.charging import untracked
 from dpflows.estimators.persistence import ESTIMATORS, estimator_class
-from dpflows.estimators.repeated_fits import untracked
-from dpflows.evaluation.coding import Codings, moved_inside, reference_codings
 from dpflows.evaluation.fidelity import column_errors, pair_errors
 from dpflows.evaluation.learners import detection_auc, learn_auc
+from dpflows.evaluation.measures import Codings, moved_inside, reference_codings
 from dpflows.experiments.baselines import PEERS
 from dpflows.experiments.baselines.base import SECONDS, Columns, Grid, Peer, TooSlow, require_finite
 from dpflows.privacy.guarantee import Budget, Guarantee

@@ -22,12 +22,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.privacy.accounting import privacy_profiles, rdp, votes
+from dpflows.privacy.accounting import privacy_profiles, rdp
 from dpflows.privacy.accounting.base import tally
 from dpflows.privacy.accounting.calibration import calibrate_steps
-from dpflows.privacy.accounting.discretization import full_batch, merge_gaussians
 from dpflows.privacy.accounting.gdp import GaussianProfile, ZCDPProfile
-from dpflows.privacy.accounting.pld import Loss, certain, losses_of
+from dpflows.privacy.accounting.pld import Loss, certain, full_batch, losses_of, merge_gaussians
 from dpflows.privacy.accounting.registry import choose, epsilon_of
 from dpflows.privacy.events import (
     BoundedRangeEvent,
@@ -424,7 +423,9 @@ def _(
 
 @_known_profile.register(VoteEvent)
 def _(event: VoteEvent, neighbours: Neighbours) -> tuple[privacy_profiles.HockeyStick, float]:
-    return votes.profile(event, neighbours), votes.pure_epsilon(event, neighbours)
+    return privacy_profiles.vote_profile(event, neighbours), privacy_profiles.vote_epsilon(
+        event, neighbours
+    )
 
 
 def _pure(epsilon: float) -> tuple[privacy_profiles.HockeyStick, float]:

@@ -14,9 +14,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from dpflows.privacy.accounting import votes
+from dpflows.privacy.accounting import privacy_profiles
 from dpflows.privacy.accounting.base import Accountant, Profile, tally, unpriced
-from dpflows.privacy.accounting.discretization import full_batch
+from dpflows.privacy.accounting.pld import full_batch
 from dpflows.privacy.accounting.privacy_profiles import gaussian
 from dpflows.privacy.events import (
     BoundedRangeEvent,
@@ -252,4 +252,4 @@ def _(event: BoundedRangeEvent, neighbours: Neighbours) -> float:
 
 @_rho.register(VoteEvent)
 def _(event: VoteEvent, neighbours: Neighbours) -> float:
-    return votes.width(event, neighbours) ** 2 / 8
+    return privacy_profiles.vote_width(event, neighbours) ** 2 / 8

@@ -18,7 +18,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant as library
 from jaxtyping import Float64
 
-from dpflows.privacy.accounting import privacy_profiles, votes
+from dpflows.privacy.accounting import privacy_profiles
 from dpflows.privacy.accounting.base import Accountant, Profile, tally, unit, unpriced
 from dpflows.privacy.events import (
     ApproximateEvent,
@@ -176,7 +176,7 @@ def _(event: BoundedRangeEvent, neighbours: Neighbours) -> Curve:
 
 @_curve.register(VoteEvent)
 def _(event: VoteEvent, neighbours: Neighbours) -> Curve:
-    return Curve(votes.renyi(event, neighbours, ORDERS))
+    return Curve(privacy_profiles.vote_renyi(event, neighbours, ORDERS))
 
 
 @_curve.register(SampledGaussianEvent)

@@ -21,6 +21,8 @@ from dpflows.privacy.events import Event, check_choice
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.ledger.compositions import (
     DeclaredMethod,
+    Standing,
+    State,
     check_choice_of,
     method_of,
     same_charges,
@@ -40,7 +42,6 @@ from dpflows.privacy.ledger.entries import (
     random_name,
     read_entry,
 )
-from dpflows.privacy.ledger.state import Standing, State
 from dpflows.privacy.ledger.stores import Pages, Store, open_store
 
 

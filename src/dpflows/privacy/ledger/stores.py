@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from dpflows.errors import InputError
-from dpflows.locking import require_one_name
+from dpflows.files import require_one_name
 from dpflows.privacy.ledger.entries import Row
 
 #: How long a charge waits for those before it, in seconds.

@@ -3,15 +3,7 @@
 Each returns its value together with the event to charge. Noise is sampled exactly.
 """
 
-from dpflows.privacy.mechanisms.histograms import (
-    discover_categories,
-    noisy_count,
-    noisy_distributions,
-    noisy_grid,
-    noisy_histogram,
-    noisy_marginals,
-)
-from dpflows.privacy.mechanisms.release import Release
+from dpflows.privacy.events import Release
 from dpflows.privacy.mechanisms.selection import (
     SparseVector,
     exponential_mechanism,
@@ -28,8 +20,14 @@ from dpflows.privacy.mechanisms.statistics import (
     Moments,
     SecondMoments,
     clipped_moments,
+    discover_categories,
+    noisy_count,
     noisy_covariance,
+    noisy_distributions,
+    noisy_grid,
+    noisy_histogram,
     noisy_kernel_sum,
+    noisy_marginals,
 )
 
 __all__ = [

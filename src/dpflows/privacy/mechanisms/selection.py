@@ -23,22 +23,24 @@ from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.events import (
     VOTE_LAWS,
     BoundedRangeEvent,
+    Column,
     DiscreteLaplaceEvent,
     Event,
     GaussianEvent,
     PureEvent,
+    Release,
     SelectionEvent,
     Sensitivity,
     VoteEvent,
     VoteLaw,
     check_at_least,
     check_choice,
+    check_edges,
+    check_fraction,
     check_positive,
 )
-from dpflows.privacy.mechanisms.histograms import COUNTING, bin_counts
-from dpflows.privacy.mechanisms.noise import sampler_for
-from dpflows.privacy.mechanisms.release import Column, Release, check_edges, check_fraction
-from dpflows.privacy.randomness import Entropy
+from dpflows.privacy.mechanisms.statistics import COUNTING, bin_counts
+from dpflows.privacy.randomness import Entropy, sampler_for
 
 Scores = Float64[np.ndarray, " candidates"]
 

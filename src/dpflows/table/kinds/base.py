@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from dpflows.errors import InputError
 from dpflows.table.bins import Bins, CutBins, FinestBins
-from dpflows.table.text_format import TextFormat
+from dpflows.table.raw import TextFormat
 
 MAX_NAME_LENGTH = 1000
 

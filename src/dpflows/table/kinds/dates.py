@@ -14,8 +14,16 @@ from jaxtyping import Float64
 from dpflows.table.bins import IntervalBins
 from dpflows.table.kinds.base import Reader, Reading, fine, marked, trimmed, words_of
 from dpflows.table.kinds.numbers import Whole
-from dpflows.table.raw import EPOCH, MOMENT, TEXT, YEAR_1, YEAR_10000, is_moment, microseconds
-from dpflows.table.text_format import TextFormat
+from dpflows.table.raw import (
+    EPOCH,
+    MOMENT,
+    TEXT,
+    YEAR_1,
+    YEAR_10000,
+    TextFormat,
+    is_moment,
+    microseconds,
+)
 
 #: The unit of dates without a time of day.
 DAY = "day"

@@ -24,8 +24,7 @@ from dpflows.table.kinds.base import (
     marked,
     trimmed,
 )
-from dpflows.table.raw import NUMBER, TEXT, TRUTH, to_numpy
-from dpflows.table.text_format import TextFormat
+from dpflows.table.raw import NUMBER, TEXT, TRUTH, TextFormat, to_numpy
 
 MAX_CATEGORIES = 10_000
 

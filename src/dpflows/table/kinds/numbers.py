@@ -26,8 +26,7 @@ from dpflows.table.kinds.base import (
     fine,
     trimmed,
 )
-from dpflows.table.raw import NUMBER, TEXT, TRUTH, to_numpy
-from dpflows.table.text_format import PLAIN, TextFormat
+from dpflows.table.raw import NUMBER, PLAIN, TEXT, TRUTH, TextFormat, to_numpy
 
 #: Beyond this size neighbouring whole numbers can no longer be distinguished reliably.
 MAX_INTEGER = 1e15
