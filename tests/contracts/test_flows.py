@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpflows.models import ARCHITECTURES, Architecture
+from dpflows.models import ARCHITECTURES, Architecture, bijections
+from dpflows.models.density import Defended, gaussian_mixture
 from models.perturbing import perturbed
 
 DRAWS = 10_000
@@ -268,3 +269,33 @@ def test_builds_in_the_precision_of_the_day(name):
         flow = Architecture(name, width=4, depth=1, blocks=1, knots=2).build(1, key=jr.key(0))
         kinds = {leaf.dtype for leaf in jax.tree.leaves(eqx.filter(flow, eqx.is_inexact_array))}
     assert kinds == {np.dtype(np.float64)}
+
+
+def _calls_of_lapack(name):
+    """Whether densities, gradients or samples of many rows call a solver of LAPACK."""
+    two = np.ones(2), np.zeros((2, 3)), np.stack([np.eye(3)] * 2)
+    model = Defended(_fresh(name, 3), gaussian_mixture(*two))
+    dynamic, static = eqx.partition(model, eqx.is_inexact_array)
+
+    def loss(dynamic, rows):
+        return jax.vmap(eqx.combine(dynamic, static).log_prob)(rows).sum()
+
+    def drawn(dynamic, key):
+        return eqx.combine(dynamic, static).sample(key, 8)
+
+    programs = (jax.grad(loss), jnp.zeros((8, 3))), (drawn, jr.key(0))
+    return any("lapack" in jax.jit(f).lower(dynamic, rest).as_text() for f, rest in programs)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_no_solver_is_called_for_many_rows_at_once(name):
+    """Up to jaxlib 0.10 such a call in a compiled program may wait for itself for ever."""
+    assert not _calls_of_lapack(name)
+
+
+def test_the_test_rejects_a_solver_of_lapack(monkeypatch):
+    def solve(matrix, target):
+        return jax.scipy.linalg.solve_triangular(matrix, target, lower=True)
+
+    monkeypatch.setattr(bijections, "solve_lower", solve)
+    assert _calls_of_lapack("glow")

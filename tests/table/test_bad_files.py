@@ -82,7 +82,7 @@ def test_a_bomb_of_good_rows_stops_at_the_limit(tmp_path, monkeypatch):
 
 
 def test_a_table_of_too_many_cells(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_CELLS", 100)
+    monkeypatch.setattr(raw, "MAX_CELLS", 100)
     path = tmp_path / "t.csv"
     path.write_bytes(GOOD)
     with pytest.raises(InputError, match="at most 100 cells"):

@@ -194,7 +194,7 @@ def test_arrow_files_and_streams(tmp_path):
 def test_a_parquet_file_that_claims_too_many_cells(tmp_path, monkeypatch):
     path = tmp_path / "t.parquet"
     pyarrow.parquet.write_table(pa.table({"age": np.zeros(1000, int)}), path)
-    monkeypatch.setattr(sources, "MAX_CELLS", 999)
+    monkeypatch.setattr(raw, "MAX_CELLS", 999)
     with pytest.raises(InputError, match="at most 999 cells"):
         read_file(path)
 
@@ -203,7 +203,7 @@ def test_an_arrow_file_of_too_many_cells(tmp_path, monkeypatch):
     """Columns of nothing take no room, so that a short file may claim any length."""
     path = tmp_path / "t.arrow"
     path.write_bytes(stream(age=pa.nulls(1000)))
-    monkeypatch.setattr(sources, "MAX_CELLS", 999)
+    monkeypatch.setattr(raw, "MAX_CELLS", 999)
     with pytest.raises(InputError, match="at most 999 cells"):
         read_file(path)
 

@@ -27,7 +27,6 @@ from flowjax.bijections import (
 )
 from flowjax.distributions import Transformed
 from flowjax.masks import block_tril_mask
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from paramax import Parameterize, unwrap
 
@@ -85,6 +84,34 @@ class RowMap(AbstractBijection):
     ) -> tuple[Array, Array]:
         """FlowJAX's name for ``backward``."""
         return self.backward(jnp.asarray(y))
+
+
+def solve_lower(matrix: Float[Array, "d d"], target: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The solution of a lower-triangular system, by forward substitution.
+
+    LAPACK's solvers must not be called for many rows at once inside compiled programs: up to jaxlib
+    0.10 such a call waits for threads that it may occupy itself, and then never returns.
+
+    Example:
+        >>> solve_lower(jnp.array([[2.0, 9.0], [1.0, 4.0]]), jnp.array([2.0, 9.0])).tolist()
+        [1.0, 2.0]
+    """
+
+    def row(x: Array, i: Array) -> tuple[Array, None]:
+        # entries from i on are still zero
+        return x.at[i].set((target[i] - matrix[i] @ x) / matrix[i, i]), None
+
+    return jax.lax.scan(row, jnp.zeros_like(target), jnp.arange(len(target)))[0]
+
+
+def solve_upper(matrix: Float[Array, "d d"], target: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The solution of an upper-triangular system, by back substitution.
+
+    Example:
+        >>> solve_upper(jnp.array([[1.0, 3.0], [9.0, 2.0]]), jnp.array([7.0, 4.0])).tolist()
+        [1.0, 2.0]
+    """
+    return solve_lower(matrix[::-1, ::-1], target[::-1])[::-1]
 
 
 @final
@@ -160,9 +187,7 @@ class TriangularLinear(RowMap):
     def backward(self, y: Array) -> tuple[Array, Array]:
         """Two triangular solves."""
         lower, log_scale, upper = self._factors()
-        inner = solve_triangular(lower, y, lower=True, unit_diagonal=True)
-        x = solve_triangular(upper, jnp.exp(-log_scale) * inner, unit_diagonal=True)
-        return x, -log_scale.sum()
+        return solve_upper(upper, jnp.exp(-log_scale) * solve_lower(lower, y)), -log_scale.sum()
 
 
 @final
@@ -224,7 +249,7 @@ def _solve_backward(
     _, pull_x = jax.vjp(bijection.transform_and_log_det, x)
     (through_log_det,) = pull_x((jnp.zeros_like(x), -log_det_bar))
     jacobian = jax.jacrev(bijection.transform)(x)
-    y_bar = solve_triangular(jacobian, x_bar + through_log_det, trans=1, lower=True)
+    y_bar = solve_upper(jacobian.T, x_bar + through_log_det)
     _, pull_map = eqx.filter_vjp(lambda f: f.transform_and_log_det(x), bijection)
     (map_bar,) = pull_map((-y_bar, -log_det_bar))
     return map_bar, y_bar

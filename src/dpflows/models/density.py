@@ -28,6 +28,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 from dpflows.errors import InputError
+from dpflows.models.bijections import solve_lower
 from dpflows.models.normalisers import Normaliser
 
 Rows = Float64[np.ndarray, "n d"]
@@ -167,8 +168,7 @@ class GaussianMixture(AbstractDistribution):
         which, normal = jr.split(key)
         k = jr.categorical(which, self.log_weights)
         noise = jr.normal(normal, self.shape, self.means.dtype)
-        inverse = self._inverses()[k]
-        return self.means[k] + jax.scipy.linalg.solve_triangular(inverse, noise, lower=True)
+        return self.means[k] + solve_lower(self._inverses()[k], noise)
 
     def _inverses(self) -> Float[Array, "k d d"]:
         diagonal = jax.vmap(jnp.diag)(jnp.exp(self.log_precision))
