@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dpflows import DPAutoregressive
 from dpflows.cli.sample import sample
-from dpflows.cli.settings import begins_formula, escaped
+from dpflows.cli.tables import begins_formula, escaped
 from dpflows.table import Schema
 
 LABELS = ["=cmd|' /C calc'!A0", "@SUM(1,2)", "-5", "plain"]

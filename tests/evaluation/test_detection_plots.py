@@ -40,7 +40,7 @@ def test_anomalies_are_what_is_found():
 def drawn(monkeypatch):
     """The figures that would be written."""
     figures = []
-    monkeypatch.setattr(plots, "_write", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(plots, "_save", lambda figure, path: figures.append(figure))
     return figures
 
 

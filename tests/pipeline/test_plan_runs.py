@@ -124,7 +124,7 @@ def changed_attributes(model):
 def changed_rules(patch):
     """The public rules and shares become others."""
     patch.setattr(initialisation, "NORMALISER_SHARE", 0.5)
-    patch.setattr(initialisation, "SHARE", 0.5)
+    patch.setattr(initialisation, "START_SHARE", 0.5)
     patch.setattr(initialisation, "_LEAST_SHARE", 0.5)
     patch.setattr(defaults, "_FEWEST_STEPS", 1)
     patch.setattr(marginals, "BIN_SHARE", 0.5)

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.table import read_file, sources
+from dpflows.table import raw, read_file, sources
 from table.bad_files import BAD, GOOD, TWO
 
 

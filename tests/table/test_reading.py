@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.table import Column, Schema, Table, read_file, read_table, sources
+from dpflows.table import Column, Schema, Table, raw, read_file, read_table
 from table.bad_files import stream
 
 pl = pytest.importorskip("polars")

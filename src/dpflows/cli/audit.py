@@ -140,7 +140,7 @@ def _table(
     if rows is None or schema is None:
         made_up = made_up_table(MADE_UP_ROWS, MADE_UP_COLUMNS, Entropy.from_os())
         return made_up, Schema.from_bounds([-4.0] * MADE_UP_COLUMNS, 4.0)
-    from dpflows.cli.settings import read_rows
+    from dpflows.cli.tables import read_rows
 
     declared = settings.with_text(settings.read_schema(schema, None), text)
     return read_rows(rows, declared, drop_extra=drop_extra, no_header=no_header), declared

@@ -109,7 +109,7 @@ def _declared(path: Path, target: str | None) -> "Schema":
 def _sides(
     rows: Path, test: Path | None, schema: "Schema", read: dict[str, Any]
 ) -> "tuple[Columns, Columns]":
-    from dpflows.cli.settings import spoken
+    from dpflows.cli.tables import spoken
     from dpflows.experiments.baselines.comparison import split
     from dpflows.privacy.randomness import Entropy
     from dpflows.table.reading import read_table

@@ -57,7 +57,7 @@ def detect(
 ) -> None:
     """Write which rows of a table are anomalies; INTERNAL."""
     from dpflows.anomaly.persistence import load
-    from dpflows.cli.settings import read_rows
+    from dpflows.cli.tables import read_rows
 
     if threshold is not None and contamination is not None:
         raise InputError(

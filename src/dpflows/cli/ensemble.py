@@ -69,7 +69,7 @@ def ensemble(
 ) -> None:
     """Fit an ensemble whose private votes find anomalies; INTERNAL."""
     from dpflows.anomaly.ensemble import DPEnsembleDetector
-    from dpflows.cli.settings import read_rows
+    from dpflows.cli.tables import read_rows
 
     settings.check_limits(epsilon=epsilon, delta=delta)
     settings.require_target(target, (".dpflow",), source=rows, force=force)

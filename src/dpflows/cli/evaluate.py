@@ -50,7 +50,7 @@ def evaluate(
 ) -> None:
     """Compare a model with held-out rows; INTERNAL, or --private."""
     from dpflows.anomaly.persistence import density_of, load
-    from dpflows.cli.settings import spoken
+    from dpflows.cli.tables import spoken
     from dpflows.evaluation.measures import Subject
     from dpflows.privacy.randomness import Entropy
     from dpflows.table.reading import read_table

@@ -108,7 +108,7 @@ def _require_cost(stamps: tuple[str, ...]) -> None:
 
 
 def _read(rows: Path, declared: Any, *, drop_extra: bool, no_header: bool) -> Any:
-    from dpflows.cli.settings import read_rows
+    from dpflows.cli.tables import read_rows
 
     return read_rows(rows, declared, drop_extra=drop_extra, no_header=no_header)
 

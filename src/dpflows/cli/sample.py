@@ -10,7 +10,7 @@ from dpflows.cli.settings import AsJson, Force, ModelFile, require_target
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
-    from dpflows.cli.settings import Write
+    from dpflows.cli.tables import Write
 
 
 def sample(
@@ -42,7 +42,7 @@ def sample(
 ) -> None:
     """Draw synthetic rows from a model; costs no privacy."""
     from dpflows.anomaly.persistence import density_of, load
-    from dpflows.cli.settings import WRITERS, write_table
+    from dpflows.cli.tables import WRITERS, write_table
 
     for name, value in (("rows", rows), ("chunk", chunk)):
         if value < 1:
@@ -86,14 +86,14 @@ def read_conditions(words: list[str]) -> dict[str, str]:
 
 
 def _escaping(write: "Write") -> "Write":
-    from dpflows.cli.settings import escaped
+    from dpflows.cli.tables import escaped
 
     return lambda rows: write(escaped(rows))
 
 
 def _warnings(fitted: Any) -> list[str]:
     """Warnings for those who open the file in a spreadsheet."""
-    from dpflows.cli.settings import columns_with_formulas
+    from dpflows.cli.tables import columns_with_formulas
 
     if not (found := columns_with_formulas(fitted.encoding_.schema)):
         return []

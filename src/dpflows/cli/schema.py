@@ -42,7 +42,7 @@ def schema(
     as_json: AsJson = False,
 ) -> None:
     """Propose a schema for a table; check it before use."""
-    from dpflows.cli.settings import spoken
+    from dpflows.cli.tables import spoken
     from dpflows.table.schema import Schema
 
     require_target(target, (".toml", ".json"), source=rows, force=force)

@@ -40,7 +40,7 @@ def score(
 ) -> None:
     """Write the log-density of every row of a table; INTERNAL."""
     from dpflows.anomaly.persistence import density_of, load
-    from dpflows.cli.settings import read_rows
+    from dpflows.cli.tables import read_rows
 
     target = require_private_target(target, "scores", rows, force=force)
     fitted = density_of(load(model))
@@ -58,7 +58,7 @@ def score(
 
 def require_private_target(target: Path | None, what: str, rows: Path, *, force: bool) -> Path:
     """Require an output file that can be written; private results are not printed."""
-    from dpflows.cli.settings import WRITERS
+    from dpflows.cli.tables import WRITERS
 
     if target is None:
         raise InputError(
@@ -87,7 +87,7 @@ def write_answers(
     """
     import pyarrow as pa
 
-    from dpflows.cli.settings import write_table
+    from dpflows.cli.tables import write_table
 
     with write_table(target, overwrite=force) as write:
         for start in range(0, frame.num_rows, chunk or CHUNK):

@@ -62,7 +62,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Select the best of several settings, within one budget."""
-    from dpflows.cli.settings import read_rows
+    from dpflows.cli.tables import read_rows
     from dpflows.estimators.select import DPSelect
 
     settings.check_limits(epsilon=epsilon, delta=delta)
