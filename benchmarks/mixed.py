@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpflows import DPAutoregressive
-from dpflows.experiments.baselines.comparison import Arena
+from dpflows.experiments.baselines.comparison import Comparison
 from dpflows.experiments.data import ADULT_SCHEMA, read_adult
 from dpflows.pipeline import marginals
 from dpflows.privacy.guarantee import Budget
@@ -55,7 +55,7 @@ def line(variant, epsilon, fitted, held, schema):
         read_table(rows, schema).columns for rows in (fitted, held, model.sample(len(fitted)))
     )
     train, test, drawn = columns
-    figures = Arena(train, test, schema, Budget(epsilon, DELTA)).judge(drawn)
+    figures = Comparison(train, test, schema, Budget(epsilon, DELTA)).judge(drawn)
     found = figures.learning, figures.two_way_fitted, figures.two_way, figures.detection
     return [variant, *(f"{value:.4f}" for value in found), f"{model.score(held):.2f}"]
 

@@ -20,7 +20,7 @@ CERTAIN = {"epsilon_per_query": 20.0, "total_budget": Budget(90.0, 1e-6), "conta
 def works(backend, rows, *, k=2, jobs=1):
     """Fit there, and see that every part was fitted and votes."""
     detector = ensemble(k, backend=backend, n_jobs=jobs, **CERTAIN).fit(rows)
-    assert [member.density is None for member in detector._jury._members] == [False] * k
+    assert [member.density is None for member in detector._voters._members] == [False] * k
     return detector.predict([[0.0, 0.0], [3.9, -3.9]]).tolist() == [1, -1]
 
 

@@ -262,7 +262,7 @@ def test_a_part_that_cannot_be_fitted_votes_and_nothing_is_said(rows, monkeypatc
     caplog.set_level(logging.DEBUG)
     detector = certain().fit(rows)
     monkeypatch.undo()
-    assert [member.density is None for member in detector._jury._members].count(True) == 2
+    assert [member.density is None for member in detector._voters._members].count(True) == 2
     assert detector.predict([CENTRE, CORNER]).tolist() == [1, -1]
     assert "3.14159" not in "".join(capfd.readouterr()) + caplog.text
 
@@ -301,7 +301,7 @@ def test_answers_leave_no_trace_in_the_object(rows):
 
     def shown():
         public = {k: v for k, v in vars(detector).items() if not k.startswith("_")}
-        return repr(detector), repr(public), str(vars(detector._jury))
+        return repr(detector), repr(public), str(vars(detector._voters))
 
     before = shown()
     detector.predict(rows[:20])

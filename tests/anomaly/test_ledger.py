@@ -17,7 +17,7 @@ from dpflows import (
     load,
 )
 from dpflows.anomaly import ensemble as voting_ensemble
-from dpflows.anomaly.query_budget import LedgerBooks
+from dpflows.anomaly.query_budget import LedgerCounter
 from dpflows.privacy.events import PureEvent, Sensitivity
 from dpflows.privacy.ledger import Ledger
 
@@ -50,7 +50,7 @@ def test_the_ledger_counts_and_fit_itself_costs_nothing(rows, ledger):
         detector.predict(rows[:3])
     entries = ledger.history()[1:]
     assert [entry.state for entry in entries] == ["RESERVED", "RELEASED"]
-    assert detector._jury._identity in entries[0].purpose
+    assert detector._voters._identity in entries[0].purpose
 
 
 def test_a_copied_file_cannot_be_asked_again(rows, ledger, tmp_path):
@@ -119,7 +119,7 @@ def test_the_cap_of_the_ledger_holds_too(rows, tmp_path, mechanism, monkeypatch)
 def test_a_stream_that_was_not_committed_is_not_asked_again(rows, ledger, monkeypatch):
     """What is charged on a page that ends with an error is taken back, and the stream with it."""
     detector = ensemble(mechanism="sparse-vector", epsilon_per_query=0.3).fit(rows, ledger=ledger)
-    voting = detector._jury._voting
+    voting = detector._voters._voting
 
     def broken(members, asked):
         yield len(members)
@@ -151,15 +151,15 @@ def test_names_in_files_that_cannot_be(rows, name, tmp_path):
 
 
 def test_books_count_by_ensemble(ledger):
-    price = PureEvent(epsilon=Sensitivity.uniformly(0.25))
-    first, second = (LedgerBooks(ledger, identity * 32, price) for identity in "ab")
-    with first.opened() as page:
-        page.write(3)
-    with second.opened() as page:
-        assert page.taken == 0
-        page.write(1)
-    with first.opened() as page:
-        assert page.taken == 3
+    event = PureEvent(epsilon=Sensitivity.uniformly(0.25))
+    first, second = (LedgerCounter(ledger, identity * 32, event) for identity in "ab")
+    with first.opened() as transaction:
+        transaction.write(3)
+    with second.opened() as transaction:
+        assert transaction.taken == 0
+        transaction.write(1)
+    with first.opened() as transaction:
+        assert transaction.taken == 3
     assert ledger.spent() == pytest.approx(1.0, abs=1e-3)
 
 

@@ -22,5 +22,5 @@ def ensemble(k=5, **settings):
 
 def cost_of(answers):
     """The budget that has room for so many answers of ``ensemble()`` and no more."""
-    event = dataclasses.replace(ensemble().plan().price, count=answers)
+    event = dataclasses.replace(ensemble().plan().event, count=answers)
     return epsilon_of([event], delta=1e-6, neighbours="zero-out")

@@ -8,8 +8,8 @@ import pytest
 
 from dpflows.cli import compare
 from dpflows.evaluation.measures import INTERNAL_STAMP
-from dpflows.experiments.baselines import PEERS, comparison, smartnoise
-from dpflows.experiments.baselines.base import Peer
+from dpflows.experiments.baselines import BASELINES, comparison, smartnoise
+from dpflows.experiments.baselines.base import Baseline
 
 pytest.importorskip("mbi")
 
@@ -81,17 +81,21 @@ def test_a_mixed_table_is_compared_and_all_is_internal(command, tmp_path):
     found = json.loads((tmp_path / "c.json").read_text())
     assert found["internal"] is True
     assert found["rows"] == {"fitted": 480, "held_out": 120}
-    real, discretised, peer = found["lines"]
-    assert [line["method"] for line in (real, discretised, peer)] == [
+    real, discretised, baseline = found["lines"]
+    assert [line["method"] for line in (real, discretised, baseline)] == [
         "real rows",
         "real, discretised",
         "mst",
     ]
     assert real["epsilon"] is None
     assert real["two_way_fitted"] == 0
-    assert 0.98 < peer["epsilon"] <= 1 < peer["replace_one_epsilon"]
-    assert (peer["neighbours"], peer["delta"], peer["accountant"]) == ("zero-out", 1e-6, "zcdp")
-    for line in (real, discretised, peer):
+    assert 0.98 < baseline["epsilon"] <= 1 < baseline["replace_one_epsilon"]
+    assert (baseline["neighbours"], baseline["delta"], baseline["accountant"]) == (
+        "zero-out",
+        1e-6,
+        "zcdp",
+    )
+    for line in (real, discretised, baseline):
         assert line["remark"] == ""
         assert 0 <= line["one_way"] <= line["two_way"] <= 1
         assert line["detection"] == 0.5
@@ -117,7 +121,7 @@ def test_a_numeric_table_with_rows_and_a_target_of_its_own(command, files):
 
 @pytest.mark.usefixtures("without_trees")
 def test_a_peer_that_is_missing_or_slow_is_a_line(command, monkeypatch):
-    monkeypatch.setattr(PEERS["aim"], "needs", "no_such_library")
+    monkeypatch.setattr(BASELINES["aim"], "needs", "no_such_library")
     code, out, _ = command("mixed", "--methods", "mst,aim", "--seconds", 0, "--json")
     assert code == 0
     slow, missing = json.loads(out)["lines"][2:]
@@ -132,7 +136,7 @@ def test_a_peer_that_is_missing_or_slow_is_a_line(command, monkeypatch):
 def test_peers_that_are_missing_are_left_out_unless_they_are_asked_for(command, monkeypatch):
     monkeypatch.setattr(comparison, "ESTIMATORS", {})
     monkeypatch.setattr(comparison, "OURS", "mst")
-    monkeypatch.setattr(PEERS["aim"], "needs", "no_such_library")
+    monkeypatch.setattr(BASELINES["aim"], "needs", "no_such_library")
     monkeypatch.delenv(smartnoise.VARIABLE, raising=False)
     code, out, _ = command("mixed", "--seconds", 0, "--json")
     assert code == 0
@@ -147,7 +151,7 @@ def test_a_failure_is_named_and_not_quoted(command, monkeypatch):
     def fail(*_):
         raise ValueError("patient 4711")
 
-    monkeypatch.setattr(PEERS["mst"], "draw", fail)
+    monkeypatch.setattr(BASELINES["mst"], "draw", fail)
     code, out, err = command("mixed", "--methods", "mst")
     assert code == 0
     assert "failed (ValueError)" in out
@@ -159,7 +163,7 @@ def test_plain_numbers_have_more_methods(files):
     assert {"DPDensity", "DPFlow", "DPGaussian", "DPKernelDensity", "mst"} <= set(
         comparison.methods_for(plain)
     )
-    assert comparison.methods_for(mixed) == ("DPDensity", *PEERS)
+    assert comparison.methods_for(mixed) == ("DPDensity", *BASELINES)
 
 
 def test_mistakes_are_one_line(files, refused):
@@ -182,7 +186,7 @@ def test_columns_without_domain_are_refused(files, refused, tmp_path):
 def test_a_peer_is_one_class_and_one_line(files, monkeypatch):
     """A new entry of the registry takes part at once."""
 
-    class Uniform(Peer):
+    class Uniform(Baseline):
         name, title, needs = "uniform", "Uniform", "json"
 
         def events(self, schema, budget):
@@ -191,11 +195,11 @@ def test_a_peer_is_one_class_and_one_line(files, monkeypatch):
         def draw(self, rows, budget, n, entropy):
             return np.full((n, len(rows.sizes)), -1)
 
-    monkeypatch.setitem(PEERS, "uniform", Uniform)
+    monkeypatch.setitem(BASELINES, "uniform", Uniform)
     schema = compare._declared(files / "mixed.toml", None)
     train, test = compare._sides(files / "mixed.csv", None, schema, {})
-    arena = comparison.Arena(train, test, schema, comparison.Budget(1.0, 1e-6))
-    line = list(comparison.compare(arena, ["uniform"]))[-1]
+    compared = comparison.Comparison(train, test, schema, comparison.Budget(1.0, 1e-6))
+    line = list(comparison.compare(compared, ["uniform"]))[-1]
     assert line.remark == ""
     assert line.guarantee.epsilon == 0
     assert 0 < line.figures.one_way < 0.4

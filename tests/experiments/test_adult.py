@@ -11,7 +11,7 @@ from dpflows.errors import InputError
 from dpflows.experiments import adult
 from dpflows.experiments.adult import MEASURES, STOPPED, Adult
 from dpflows.experiments.data import ADULT_SCHEMA, read_adult
-from dpflows.experiments.running import Desk, Job, run
+from dpflows.experiments.running import Job, Workspace, run
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Schema
 
@@ -90,18 +90,18 @@ def test_jobs_are_single_fits_with_the_slowest_last():
 
 def test_real_rows_are_measured_and_found_again(rows, tmp_path, monkeypatch):
     monkeypatch.setattr(Adult, "jobs", lambda *_: [Job("adult", "real", 1, ())])
-    desk = Desk(tmp_path, tmp_path)
-    found = {f.measure: f for f in run(Adult(), desk, folds=1, epsilons=[1.0])}
+    workspace = Workspace(tmp_path, tmp_path)
+    found = {f.measure: f for f in run(Adult(), workspace, folds=1, epsilons=[1.0])}
     assert list(found) == list(MEASURES.values())
     assert found[MEASURES["two_way_fitted"]].value == 0
     assert found[MEASURES["learning"]].value > 0.75
     assert {(f.epsilon, f.proven, f.accountant) for f in found.values()} == {(None, None, "none")}
     monkeypatch.setattr(adult, "read_adult", None)
-    assert len(run(Adult(), desk, folds=1, epsilons=[1.0])) == len(MEASURES)
+    assert len(run(Adult(), workspace, folds=1, epsilons=[1.0])) == len(MEASURES)
 
 
 def test_a_peer_that_is_too_slow_leaves_an_honest_figure(rows, tmp_path):
     pytest.importorskip("mbi")
     job = Job("adult", "aim", 1, (1.0,))
-    (found,) = Adult(seconds=0.0).measure(job, Desk(tmp_path, tmp_path))
+    (found,) = Adult(seconds=0.0).measure(job, Workspace(tmp_path, tmp_path))
     assert (found.measure, found.value, found.proven) == (STOPPED, 0.0, None)

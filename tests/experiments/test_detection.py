@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from dpflows.experiments.anomalies import (
-    PEERS,
+    BASELINES,
     EnsembleVotes,
     expected_accuracy,
     in_the_tails,
@@ -15,7 +15,7 @@ from dpflows.experiments.catalogue import EXPERIMENTS, experiments_called
 from dpflows.experiments.data import RealTable
 from dpflows.experiments.likelihoods import distances, prediction_errors
 from dpflows.experiments.methods import METHODS
-from dpflows.experiments.running import Desk, Job
+from dpflows.experiments.running import Job, Workspace
 
 ALPHA = 1e-6
 
@@ -95,7 +95,7 @@ def test_every_job_names_a_method_that_exists(name):
     jobs = experiment.jobs(2, experiment.epsilons)
     assert len({job.key for job in jobs}) == len(jobs) > 0
     if name not in ("accountants", "adult", "ensemble", "recipe-parts"):
-        assert {job.method for job in jobs} <= {*METHODS, *PEERS, "real-rows"}
+        assert {job.method for job in jobs} <= {*METHODS, *BASELINES, "real-rows"}
 
 
 def test_an_ensemble_of_a_small_table_is_measured(tmp_path):
@@ -107,7 +107,7 @@ def test_an_ensemble_of_a_small_table_is_measured(tmp_path):
     standard = (moons - moons.mean(0)) / moons.std(0)
     np.savetxt(tmp_path / "toy" / "moons.csv", standard, delimiter=",")
     job = Job("half-moons", "mixture", 1, (0.1, 2.0))
-    found = EnsembleVotes().measure(job, Desk(tmp_path, tmp_path))
+    found = EnsembleVotes().measure(job, Workspace(tmp_path, tmp_path))
     values = {(f.method.split(", ")[1], f.epsilon): f.value for f in found}
     assert values["no noise", None] > 0.65
     assert values["geometric", 2.0] > values["geometric", 0.1] >= values["exponential", 0.1] > 0.5

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dpflows.experiments import running
-from dpflows.experiments.running import Desk, Experiment, Job, Journal, Measurement, run
+from dpflows.experiments.running import Experiment, Job, Journal, Measurement, Workspace, run
 
 FIGURE = Measurement(
     dataset="toy", method="ours", epsilon=1.0, delta=1e-5, accountant="pld", fold=1,
@@ -25,39 +25,39 @@ class Counting(Experiment):
     def jobs(self, folds, epsilons):
         return [Job("toy", "ours", f, (e,)) for f in range(1, folds + 1) for e in epsilons]
 
-    def measure(self, job, desk):
-        with open(desk.output / "marks", "a") as marks:
+    def measure(self, job, workspace):
+        with open(workspace.output / "marks", "a") as marks:
             marks.write(job.key + "\n")
         return [dataclasses.replace(FIGURE, fold=job.fold, epsilon=job.epsilons[0])]
 
 
 @pytest.fixture
-def desk(tmp_path):
-    return Desk(tmp_path, tmp_path)
+def workspace(tmp_path):
+    return Workspace(tmp_path, tmp_path)
 
 
-def marks(desk):
-    return (desk.output / "marks").read_text().splitlines()
+def marks(workspace):
+    return (workspace.output / "marks").read_text().splitlines()
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_every_job_is_done_once_and_found_again(desk, parallel):
-    found = run(Counting(), desk, folds=2, epsilons=[1.0, 2.0], parallel=parallel)
+def test_every_job_is_done_once_and_found_again(workspace, parallel):
+    found = run(Counting(), workspace, folds=2, epsilons=[1.0, 2.0], parallel=parallel)
     assert [(f.fold, f.epsilon) for f in found] == [(1, 1.0), (1, 2.0), (2, 1.0), (2, 2.0)]
-    assert sorted(marks(desk)) == sorted(job.key for job in Counting().jobs(2, (1.0, 2.0)))
-    again = run(Counting(), desk, folds=3, epsilons=[1.0, 2.0], parallel=parallel)
+    assert sorted(marks(workspace)) == sorted(job.key for job in Counting().jobs(2, (1.0, 2.0)))
+    again = run(Counting(), workspace, folds=3, epsilons=[1.0, 2.0], parallel=parallel)
     assert len(again) == 6
-    assert len(marks(desk)) == 6
+    assert len(marks(workspace)) == 6
 
 
-def test_a_line_that_was_cut_off_is_done_again(desk):
-    run(Counting(), desk, folds=2, epsilons=[1.0])
-    path = desk.output / "counting.jsonl"
+def test_a_line_that_was_cut_off_is_done_again(workspace):
+    run(Counting(), workspace, folds=2, epsilons=[1.0])
+    path = workspace.output / "counting.jsonl"
     path.write_text(path.read_text()[:-20])
     assert len(Journal(path).read()) == 1
-    assert len(run(Counting(), desk, folds=2, epsilons=[1.0])) == 2
-    assert marks(desk).count("toy/ours/2/1") == 2
-    assert marks(desk).count("toy/ours/1/1") == 1
+    assert len(run(Counting(), workspace, folds=2, epsilons=[1.0])) == 2
+    assert marks(workspace).count("toy/ours/2/1") == 2
+    assert marks(workspace).count("toy/ours/1/1") == 1
     assert len(Journal(path).read()) == 2
 
 
@@ -67,22 +67,22 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_running import Counting
 from dpflows.experiments.running import run
-from dpflows.experiments.running import Desk
+from dpflows.experiments.running import Workspace
 
 class Slow(Counting):
     def measure(self, job, desk):
         time.sleep(0.3)
         return super().measure(job, desk)
 
-run(Slow(), Desk(Path({out!r}), Path({out!r})), folds=10, epsilons=[1.0])
+run(Slow(), Workspace(Path({out!r}), Path({out!r})), folds=10, epsilons=[1.0])
 """
 
 
-def test_a_killed_run_repeats_no_finished_job(desk, request):
+def test_a_killed_run_repeats_no_finished_job(workspace, request):
     here = str(request.path.parent)
-    script = SLOW.format(tests=here, out=str(desk.output))
+    script = SLOW.format(tests=here, out=str(workspace.output))
     process = subprocess.Popen([sys.executable, "-c", script])
-    journal = Journal(desk.output / "counting.jsonl")
+    journal = Journal(workspace.output / "counting.jsonl")
     deadline = time.monotonic() + 120
     while len(journal.read()) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -90,15 +90,19 @@ def test_a_killed_run_repeats_no_finished_job(desk, request):
     process.wait()
     finished = set(journal.read())
     assert 2 <= len(finished) < 10
-    before = marks(desk)
-    assert len(run(Counting(), desk, folds=10, epsilons=[1.0])) == 10
-    assert not finished & set(marks(desk)[len(before) :])
+    before = marks(workspace)
+    assert len(run(Counting(), workspace, folds=10, epsilons=[1.0])) == 10
+    assert not finished & set(marks(workspace)[len(before) :])
 
 
-def test_progress_tells_what_is_left(desk):
+def test_progress_tells_what_is_left(workspace):
     told = []
-    run(Counting(), desk, folds=1, epsilons=[1.0], progress=lambda *news: told.append(news[:2]))
-    run(Counting(), desk, folds=2, epsilons=[1.0], progress=lambda *news: told.append(news[:2]))
+    run(
+        Counting(), workspace, folds=1, epsilons=[1.0], progress=lambda *news: told.append(news[:2])
+    )
+    run(
+        Counting(), workspace, folds=2, epsilons=[1.0], progress=lambda *news: told.append(news[:2])
+    )
     assert told == [(0, 1), (1, 1), (1, 2), (2, 2)]
 
 

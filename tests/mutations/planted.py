@@ -193,12 +193,12 @@ BUGS: dict[str, Bug] = {
     ),
     "charge after release: an answer": Bug(
         "anomaly/voting.py",
-        "        numbers = iter(range(first := meter.charge(count), first + count))\n"
+        "        numbers = iter(range(first := queries.charge(count), first + count))\n"
         "        yield lambda votes: self._answer(votes, next(numbers), entropy)\n",
-        "        meter.require(count)\n"
-        "        numbers = iter(range(first := meter.taken(), first + count))\n"
+        "        queries.require(count)\n"
+        "        numbers = iter(range(first := queries.taken(), first + count))\n"
         "        yield lambda votes: self._answer(votes, next(numbers), entropy)\n"
-        "        meter.charge(count)\n",
+        "        queries.charge(count)\n",
         ("tests/anomaly/test_ensemble.py::test_a_kill_between_charge_and_answer_costs_the_charge",),
     ),
     "unseeded fork": Bug(

@@ -1,7 +1,7 @@
 """DP-AD: an ensemble of densities, each of a disjoint part of the rows, that votes privately.
 
-``Offer`` states, before a row is read, how many answers the budget allows and at what cost.
-``Jury`` combines the members with the meter that charges every answer.
+``QueryPlan`` states, before a row is read, how many answers the budget allows and at what cost.
+``VotingEnsemble`` combines the members with the query budget that charges every answer.
 """
 
 import dataclasses
@@ -32,15 +32,21 @@ from dpflows.anomaly.members import (
     seeds_for,
     written_members,
 )
-from dpflows.anomaly.query_budget import FileBooks, LedgerBooks, MemoryBooks, Meter, read_taken
-from dpflows.anomaly.voting import Mechanism, Terms, mechanism_for, nominal_rows, split
+from dpflows.anomaly.query_budget import (
+    FileCounter,
+    LedgerCounter,
+    MemoryCounter,
+    QueryBudget,
+    read_taken,
+)
+from dpflows.anomaly.voting import Mechanism, VoteSettings, mechanism_for, nominal_rows, split
 from dpflows.errors import BudgetError, InputError
 from dpflows.estimators.base import DensityEstimator, entropy_for
 from dpflows.estimators.charging import note_fit, require_price, warn_of_transformers
 from dpflows.estimators.persistence import save
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.privacy.accounting import StepFilter
-from dpflows.privacy.accounting.registry import Spending, check_plan, read_guarantee
+from dpflows.privacy.accounting.registry import PrivacyPlan, check_plan, read_guarantee
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger
@@ -54,7 +60,7 @@ _FINEST = 2000
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Offer(Spending):
+class QueryPlan(PrivacyPlan):
     """The charges that a budget allows.
 
     Attributes:
@@ -67,15 +73,16 @@ class Offer(Spending):
         ``guarantee`` covers all charges that will ever be granted, whether or not they are used.
 
     Example:
-        >>> offer = Offer(Budget(1.0, 1e-6), "pld", "geometric", Terms(10, 0.1, "zero-out", 1))
-        >>> offer.charges
+        >>> vote = VoteSettings(10, 0.1, "zero-out", 1)
+        >>> plan = QueryPlan(Budget(1.0, 1e-6), "pld", "geometric", vote)
+        >>> plan.charges
         10
     """
 
     budget: Budget
     accountant: str
     mechanism: str
-    terms: Terms
+    vote: VoteSettings
 
     def __post_init__(self) -> None:
         if not self.budget.is_private:
@@ -83,35 +90,35 @@ class Offer(Spending):
                 "total_budget.epsilon must be finite: members are fitted without noise, so only "
                 "the limited number of noisy answers protects people"
             )
-        if self.terms.epsilon < self.budget.epsilon / _FINEST:
+        if self.vote.epsilon < self.budget.epsilon / _FINEST:
             raise InputError(
                 f"epsilon_per_query must be at least 1/{_FINEST} of total_budget.epsilon, got "
-                f"{self.terms.epsilon}; answers with less epsilon would be nearly random"
+                f"{self.vote.epsilon}; answers with less epsilon would be nearly random"
             )
         if self.charges == 0:
             raise BudgetError(
-                f"epsilon_per_query {self.terms.epsilon} is more than total_budget allows for a "
+                f"epsilon_per_query {self.vote.epsilon} is more than total_budget allows for a "
                 "single charge; decrease it, or increase total_budget"
             )
 
     def voting(self) -> Mechanism:
         """The voting mechanism."""
-        return mechanism_for(self.mechanism, self.terms)
+        return mechanism_for(self.mechanism, self.vote)
 
     @property
-    def price(self) -> Event:
+    def event(self) -> Event:
         """One charge."""
-        return self.voting().price
+        return self.voting().event
 
     @functools.cached_property
     def charges(self) -> int:
         """Number of charges that the budget allows."""
-        return StepFilter(self.budget, self.price, accountant=self.accountant).limit
+        return StepFilter(self.budget, self.event, accountant=self.accountant).limit
 
     @property
     def events(self) -> tuple[Event, ...]:
         """All charges that will ever be granted."""
-        return (dataclasses.replace(self.price, count=self.charges),)
+        return (dataclasses.replace(self.event, count=self.charges),)
 
     @property
     def sentence(self) -> str:
@@ -122,11 +129,11 @@ class Offer(Spending):
     def settings(self) -> dict[str, Any]:
         """The settings of an ensemble with this offer."""
         return {
-            "k": self.terms.voters,
-            "epsilon_per_query": self.terms.epsilon,
+            "k": self.vote.voters,
+            "epsilon_per_query": self.vote.epsilon,
             "total_budget": self.budget,
             "mechanism": self.mechanism,
-            "alarms": self.terms.alarms,
+            "alarms": self.vote.alarms,
             "accountant": self.accountant,
         }
 
@@ -136,23 +143,23 @@ class Offer(Spending):
             "budget": dataclasses.asdict(self.budget),
             "accountant": self.accountant,
             "mechanism": self.mechanism,
-            "parts": self.terms.voters,
-            "epsilon_per_query": self.terms.epsilon,
-            "alarms": self.terms.alarms,
+            "parts": self.vote.voters,
+            "epsilon_per_query": self.vote.epsilon,
+            "alarms": self.vote.alarms,
             "charges": self.charges,
         }
 
     @classmethod
-    def from_dict(cls, description: dict[str, Any]) -> "Offer":
+    def from_dict(cls, description: dict[str, Any]) -> "QueryPlan":
         """Read back ``to_dict``; the content may be hostile."""
         budget = Budget(**description["budget"])
-        terms = Terms(
+        vote = VoteSettings(
             _whole(description["parts"]),
             float(description["epsilon_per_query"]),
             budget.neighbours,
             _whole(description["alarms"]),
         )
-        return cls(budget, str(description["accountant"]), str(description["mechanism"]), terms)
+        return cls(budget, str(description["accountant"]), str(description["mechanism"]), vote)
 
 
 def _whole(value: Any) -> int:
@@ -167,7 +174,7 @@ _HEX = re.compile("[0-9a-f]{32}")
 
 
 @final
-class Jury:
+class VotingEnsemble:
     """Members that vote, a mechanism that adds noise, and a meter that counts answers.
 
     Args:
@@ -178,25 +185,25 @@ class Jury:
         bound: The identity of the ledger without which it does not answer, if any.
 
     Guarantee:
-        ``judge`` is the only output computed from the members. It charges first. With a ledger, the
-        ledger counts the answers of all copies together.
+        ``answers`` is the only output computed from the members. It charges first. With a ledger,
+        the ledger counts the answers of all copies together.
     """
 
     def __init__(
         self,
         members: Sequence[Member],
-        offer: Offer,
+        plan: QueryPlan,
         *,
         taken: int = 0,
         identity: str | None = None,
         bound: str | None = None,
     ) -> None:
-        self._members, self._voting = tuple(members), offer.voting()
-        self._meter = Meter(offer.budget, offer.price, offer.accountant, MemoryBooks(taken))
+        self._members, self._voting = tuple(members), plan.voting()
+        self._queries = QueryBudget(plan.budget, plan.event, plan.accountant, MemoryCounter(taken))
         self._identity = secrets.token_hex(16) if identity is None else identity
         self._file: Path | None = None
         self._bound, self._is_connected = bound, bound is None
-        self.offer = offer
+        self.plan = plan
 
     def connect(self, ledger: Ledger | None) -> None:
         """Charge answers to the ledger that the ensemble was made with, and to no other."""
@@ -208,34 +215,34 @@ class Jury:
                 + ("another" if self._bound else "a ledger for an ensemble fitted without one")
             )
         if not self._is_connected:
-            self._meter.move_to(LedgerBooks(ledger, self._identity, self.offer.price))
+            self._queries.move_to(LedgerCounter(ledger, self._identity, self.plan.event))
             self._is_connected = True
 
-    def judge(self, rows: Float[np.ndarray, "rows columns"], entropy: Entropy) -> list[bool]:
+    def answers(self, rows: Float[np.ndarray, "rows columns"], entropy: Entropy) -> list[bool]:
         """Whether each row is normal: either all rows are answered, or none is read."""
         self._require_ledger()
-        with self._voting.admitted(self._meter, len(rows), entropy) as ask:
+        with self._voting.admitted(self._queries, len(rows), entropy) as ask:
             return [ask(count) for count in count_normal(self._members, rows)]
 
     def remaining(self) -> int:
         """The number of rows that will still be answered, whatever the answers are."""
         self._require_ledger()
-        return self._voting.guaranteed(self._meter)
+        return self._voting.guaranteed(self._queries)
 
     def spent(self) -> float:
         """The epsilon of all charges so far."""
         self._require_ledger()
-        return self._meter.spent()
+        return self._queries.spent()
 
     def keep(self, detector: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the detector that owns this jury to its first and only file.
+        """Write the detector that owns this ensemble to its first and only file.
 
         Copies of an ensemble that is charged to a ledger share one count.
         """
         if self._bound is not None:
             save(detector, path, role="detector", overwrite=overwrite)
             return
-        with self._meter.held():
+        with self._queries.held():
             if self._file is None:
                 save(detector, path, role="detector", overwrite=overwrite)
                 self.charge_in(path)
@@ -249,29 +256,29 @@ class Jury:
         """Write every further charge to this file, unless a ledger has them."""
         if self._bound is not None:
             return
-        books = FileBooks(path, self._identity)
-        self._meter.move_to(books)
-        self._file = books.path
+        counter = FileCounter(path, self._identity)
+        self._queries.move_to(counter)
+        self._file = counter.path
 
     def to_file(self) -> tuple[dict[str, Any], Arrays]:
         """A JSON-ready header and arrays."""
         members, arrays = written_members(self._members)
-        taken = self._meter.taken() if self._bound is None else 0
-        meter = {"taken": taken, "identity": self._identity}
-        header = {"offer": self.offer.to_dict(), "members": members, "meter": meter}
+        taken = self._queries.taken() if self._bound is None else 0
+        queries = {"taken": taken, "identity": self._identity}
+        header = {"offer": self.plan.to_dict(), "members": members, "meter": queries}
         return header | {"ledger": self._bound}, arrays
 
     @classmethod
-    def from_file(cls, header: dict[str, Any], arrays: Arrays, *, columns: int) -> "Jury":
+    def from_file(cls, header: dict[str, Any], arrays: Arrays, *, columns: int) -> "VotingEnsemble":
         """Read back what ``to_file`` gave; the content may be hostile."""
-        offer, meter = Offer.from_dict(header["offer"]), header["meter"]
-        expected = offer.terms.voters
+        plan, queries = QueryPlan.from_dict(header["offer"]), header["meter"]
+        expected = plan.vote.voters
         members = read_members(header["members"], arrays, expected=expected, columns=columns)
         return cls(
             members,
-            offer,
-            taken=read_taken(meter),
-            identity=_checked(meter["identity"], "identity"),
+            plan,
+            taken=read_taken(queries),
+            identity=_checked(queries["identity"], "identity"),
             bound=None if (bound := header.get("ledger")) is None else _checked(bound, "ledger"),
         )
 
@@ -362,10 +369,10 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
     """
 
     guarantee_: Guarantee
-    plan_: Offer
+    plan_: QueryPlan
     encoding_: Encoding
     form_: Form
-    _jury: Jury
+    _voters: VotingEnsemble
 
     def __init__(
         self,
@@ -400,10 +407,12 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         self.allow_large_delta = allow_large_delta
         self.insecure_test_seed = insecure_test_seed
 
-    def plan(self) -> Offer:
+    def plan(self) -> QueryPlan:
         """The charges that the budget allows; reads no row."""
-        terms = Terms(self.k, self.epsilon_per_query, self.total_budget.neighbours, self.alarms)
-        return Offer(self.total_budget, self.accountant, self.mechanism, terms)
+        vote = VoteSettings(
+            self.k, self.epsilon_per_query, self.total_budget.neighbours, self.alarms
+        )
+        return QueryPlan(self.total_budget, self.accountant, self.mechanism, vote)
 
     def fit(
         self,
@@ -423,15 +432,15 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
             on_member: Called after each member with the number that are ready.
         """
         warn_of_transformers()
-        offer, entropy = self.plan(), self._entropy()
+        plan, entropy = self.plan(), self._entropy()
         check_backend(self.backend)
-        wanted, neighbours = checked_density(self.estimator), offer.budget.neighbours
+        wanted, neighbours = checked_density(self.estimator), plan.budget.neighbours
         table = TableSpec.resolve(wanted.schema, wanted.bounds, None).read(X)
         stamps = (*stamps_of(table.schema), *([entropy.stamp] if entropy.stamp else []))
         require_price(() if ledger is None else stamps)
         caveats = self._caveats(table.rows)
         charged = ledger is not None
-        note_fit(table, offer.events, offer.budget, stamps=stamps, is_charged=charged)
+        note_fit(table, plan.events, plan.budget, stamps=stamps, is_charged=charged)
         encoding = Encoding(table.schema)
         cut = Cut.asked(self.threshold, self.contamination, self.public, table.schema)
         made_up = made_up_rows(encoding, nominal_rows(table, self.k, neighbours), entropy)
@@ -445,10 +454,10 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
             on_member=on_member,
             rehearsal=made_up,
         )
-        jury = Jury(members, offer, bound=None if ledger is None else ledger.identity)
-        jury.connect(ledger)
-        promise = offer.guarantee(stamps=stamps, caveats=caveats)
-        return self._adopt(jury, promise, encoding, table.form)
+        voters = VotingEnsemble(members, plan, bound=None if ledger is None else ledger.identity)
+        voters.connect(ledger)
+        promise = plan.guarantee(stamps=stamps, caveats=caveats)
+        return self._adopt(voters, promise, encoding, table.form)
 
     def predict(self, X: Any, *, ledger: Ledger | None = None) -> Int64[np.ndarray, " n"]:
         """+1 for normal rows, -1 for anomalies; all are answered, or none.
@@ -461,8 +470,8 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
             BudgetError: fewer answers than rows are left; nothing was charged.
         """
         check_is_fitted(self, "guarantee_")
-        self._jury.connect(ledger)
-        answers = self._jury.judge(self._questions(X), self._entropy())
+        self._voters.connect(ledger)
+        answers = self._voters.answers(self._questions(X), self._entropy())
         return np.where(answers, 1, -1).astype(np.int64)
 
     def answer(self, row: Any, *, ledger: Ledger | None = None) -> bool:
@@ -484,12 +493,12 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         answers are free.
         """
         check_is_fitted(self, "guarantee_")
-        return self._jury.remaining()
+        return self._voters.remaining()
 
     def spent(self) -> float:
         """The epsilon of all answers so far; ``guarantee_`` states the total."""
         check_is_fitted(self, "guarantee_")
-        return self._jury.spent()
+        return self._voters.spent()
 
     def privacy_statement(self) -> str:
         """What may be released, and the guarantee of all answers together."""
@@ -507,16 +516,16 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
             overwrite: Whether an existing file may be overwritten.
         """
         check_is_fitted(self, "guarantee_")
-        self._jury.keep(self, path, overwrite=overwrite)
+        self._voters.keep(self, path, overwrite=overwrite)
 
     def opened_from(self, path: str | os.PathLike[str]) -> None:
         """Record every further charge in this file before the answer is given."""
-        self._jury.charge_in(path)
+        self._voters.charge_in(path)
 
     def to_file(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """A JSON-ready header and arrays; INTERNAL, for the members are not private."""
         check_is_fitted(self, "guarantee_")
-        header, arrays = self._jury.to_file()
+        header, arrays = self._voters.to_file()
         return header | {
             "internal": True,
             "stamp": INTERNAL_STAMP,
@@ -533,15 +542,15 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
     ) -> "DPEnsembleDetector":
         """Read back what ``to_file`` gave; the content may be hostile."""
         schema = Schema.from_dict(header["schema"])
-        jury = Jury.from_file(header, arrays, columns=len(schema.columns))
+        voters = VotingEnsemble.from_file(header, arrays, columns=len(schema.columns))
         ensemble = cls(
-            **jury.offer.settings(),
+            **voters.plan.settings(),
             contamination=float(header["contamination"]),
             threshold=header["threshold"],
         )
         promise, form = read_guarantee(header["guarantee"]), Form.from_dict(header["form"])
-        check_plan(promise, jury.offer)
-        return ensemble._adopt(jury, promise, Encoding(schema), form)
+        check_plan(promise, voters.plan)
+        return ensemble._adopt(voters, promise, Encoding(schema), form)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _LEAKING:
@@ -557,9 +566,9 @@ class DPEnsembleDetector(OutlierMixin, BaseEstimator):
         return f"{shown}  # {INTERNAL_STAMP}" if "guarantee_" in vars(self) else shown
 
     def _adopt(
-        self, jury: Jury, guarantee: Guarantee, encoding: Encoding, form: Form
+        self, voters: VotingEnsemble, guarantee: Guarantee, encoding: Encoding, form: Form
     ) -> "DPEnsembleDetector":
-        self._jury, self.plan_, self.guarantee_ = jury, jury.offer, guarantee
+        self._voters, self.plan_, self.guarantee_ = voters, voters.plan, guarantee
         self.encoding_, self.form_ = encoding, form
         self.n_features_in_ = len(encoding.schema.columns)
         names = feature_names(form, encoding.schema)

@@ -25,7 +25,7 @@ _ENTRY = "meter"
 _RETRIES = 1000
 
 
-class Page(abc.ABC):
+class Transaction(abc.ABC):
     """An open transaction on the number of charges, with exclusive access."""
 
     taken: int
@@ -38,46 +38,46 @@ class Page(abc.ABC):
         """Raise if ``count`` more charges would exceed a limit here."""
 
 
-class Book(abc.ABC):
+class QueryCounter(abc.ABC):
     """A store of one number that only increases."""
 
     @abc.abstractmethod
-    def opened(self) -> contextlib.AbstractContextManager[Page]:
+    def opened(self) -> contextlib.AbstractContextManager[Transaction]:
         """A transaction with exclusive access until the block ends."""
 
 
 @final
-class MemoryBooks(Book):
+class MemoryCounter(QueryCounter):
     """Charges stored in memory, for one process.
 
     Guarantee:
         A forked process is refused, since its copy would have its own budget.
 
     Example:
-        >>> books = MemoryBooks(3)
-        >>> with books.opened() as page:
-        ...     page.write(page.taken + 1)
-        >>> with books.opened() as page:
-        ...     page.taken
+        >>> counter = MemoryCounter(3)
+        >>> with counter.opened() as transaction:
+        ...     transaction.write(transaction.taken + 1)
+        >>> with counter.opened() as transaction:
+        ...     transaction.taken
         4
     """
 
     def __init__(self, taken: int = 0) -> None:
-        self._page, self._process = _Note(taken), os.getpid()
+        self._transaction, self._process = _MemoryTransaction(taken), os.getpid()
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Page]:
-        """A transaction; the meter's own lock excludes other threads."""
+    def opened(self) -> Iterator[Transaction]:
+        """A transaction; the query budget's own lock excludes other threads."""
         if os.getpid() != self._process:
             raise InputError(
                 "the ensemble was copied into another process, where it would have its own budget; "
                 "save it before sharing it between processes, and load it there"
             )
-        yield self._page
+        yield self._transaction
 
 
 @final
-class _Note(Page):
+class _MemoryTransaction(Transaction):
     def __init__(self, taken: int) -> None:
         self.taken = taken
 
@@ -87,7 +87,7 @@ class _Note(Page):
 
 
 @final
-class FileBooks(Book):
+class FileCounter(QueryCounter):
     """Charges in the header of a model file that several processes may share.
 
     Args:
@@ -106,19 +106,19 @@ class FileBooks(Book):
         self.path, self.identity = Path(os.path.realpath(path)), identity
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Page]:
+    def opened(self) -> Iterator[Transaction]:
         """A transaction on the number, read under the lock."""
-        page = _Sheet(self.path, _locked(self.path))
+        transaction = _FileTransaction(self.path, _locked(self.path))
         try:
-            page.require_one_name()
-            page.read(self.identity)
-            yield page
+            transaction.require_one_name()
+            transaction.read(self.identity)
+            yield transaction
         finally:
-            page.close()
+            transaction.close()
 
 
 @final
-class _Sheet(Page):
+class _FileTransaction(Transaction):
     """A locked file; the lock is passed on when the file is replaced."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -163,7 +163,7 @@ class _Sheet(Page):
 
 
 @final
-class LedgerBooks(Book):
+class LedgerCounter(QueryCounter):
     """Charges in the ledger of the data set, under the ensemble's own purpose.
 
     Args:
@@ -181,30 +181,30 @@ class LedgerBooks(Book):
         >>> from dpflows.privacy.events import PureEvent, Sensitivity
         >>> from dpflows.privacy.guarantee import Budget
         >>> ledger = Ledger(f"{tempfile.mkdtemp()}/clinic.ledger", cap=Budget(1.0, 1e-6))
-        >>> books = LedgerBooks(ledger, "0f", PureEvent(epsilon=Sensitivity.uniformly(0.2)))
-        >>> with books.opened() as page:
-        ...     page.write(page.taken + 2)
+        >>> counter = LedgerCounter(ledger, "0f", PureEvent(epsilon=Sensitivity.uniformly(0.2)))
+        >>> with counter.opened() as transaction:
+        ...     transaction.write(transaction.taken + 2)
         >>> round(ledger.spent(), 3), ledger.charged("answers of ensemble 0f")
         (0.4, 2)
     """
 
-    def __init__(self, ledger: Ledger, identity: str, price: Event) -> None:
-        self.ledger, self._price = ledger, price
+    def __init__(self, ledger: Ledger, identity: str, event: Event) -> None:
+        self.ledger, self._event = ledger, event
         self._purpose = f"answers of ensemble {identity}"
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Page]:
+    def opened(self) -> Iterator[Transaction]:
         """The number, inside one transaction of the ledger."""
         with self.ledger.held():
-            yield _Account(self.ledger, self._purpose, self._price)
+            yield _LedgerTransaction(self.ledger, self._purpose, self._event)
 
 
 @final
-class _Account(Page):
+class _LedgerTransaction(Transaction):
     """The charges of one ensemble in a ledger."""
 
-    def __init__(self, ledger: Ledger, purpose: str, price: Event) -> None:
-        self._ledger, self._purpose, self._price = ledger, purpose, price
+    def __init__(self, ledger: Ledger, purpose: str, event: Event) -> None:
+        self._ledger, self._purpose, self._event = ledger, purpose, event
         self.taken = ledger.charged(purpose)
 
     def write(self, taken: int) -> None:
@@ -219,7 +219,7 @@ class _Account(Page):
             self._ledger.require_room([self._charges(count)])
 
     def _charges(self, count: int) -> Event:
-        return dataclasses.replace(self._price, count=count)
+        return dataclasses.replace(self._event, count=count)
 
 
 def read_taken(entry: dict[str, Any]) -> int:
@@ -253,7 +253,7 @@ def _open(path: Path) -> int:
 
 
 @final
-class Meter:
+class QueryBudget:
     """Grants as many charges as a budget allows, across threads and processes.
 
     Args:
@@ -270,22 +270,22 @@ class Meter:
 
     Example:
         >>> from dpflows.privacy.events import PureEvent, Sensitivity
-        >>> price = PureEvent(epsilon=Sensitivity.uniformly(0.25))
-        >>> meter = Meter(Budget(1.0, 1e-9), price, "pld")
-        >>> meter.charge(3), meter.remaining()
+        >>> event = PureEvent(epsilon=Sensitivity.uniformly(0.25))
+        >>> queries = QueryBudget(Budget(1.0, 1e-9), event, "pld")
+        >>> queries.charge(3), queries.remaining()
         (0, 1)
-        >>> meter.charge(2)
+        >>> queries.charge(2)
         Traceback (most recent call last):
         dpflows.errors.BudgetError: the budget allows 1 more, but 2 were requested; ...
     """
 
     def __init__(
-        self, budget: Budget, price: Event, accountant: str, books: Book | None = None
+        self, budget: Budget, event: Event, accountant: str, counter: QueryCounter | None = None
     ) -> None:
-        self._gate = StepFilter(budget, price, accountant=accountant)
-        self._books: Book = MemoryBooks() if books is None else books
+        self._gate = StepFilter(budget, event, accountant=accountant)
+        self._counter: QueryCounter = MemoryCounter() if counter is None else counter
         self._lock = threading.RLock()
-        self._page: Page | None = None
+        self._transaction: Transaction | None = None
 
     @property
     def limit(self) -> int:
@@ -297,33 +297,33 @@ class Meter:
         with self._lock:
             # Charges are never taken back, so what is known to be spent may refuse at once.
             self._require(count)
-            with self.held() as page:
+            with self.held() as transaction:
                 self._require(count)
                 before = self._gate.taken
                 self._gate.request(count)
-                page.write(self._gate.taken)
+                transaction.write(self._gate.taken)
                 return before
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Page]:
-        """Lock the meter until the block ends, also for other processes."""
+    def held(self) -> Iterator[Transaction]:
+        """Lock the query budget until the block ends, also for other processes."""
         with self._lock:
-            if self._page is not None:
-                yield self._page
+            if self._transaction is not None:
+                yield self._transaction
                 return
-            with self._books.opened() as page:
-                self._gate.taken = page.taken
-                self._page = page
+            with self._counter.opened() as transaction:
+                self._gate.taken = transaction.taken
+                self._transaction = transaction
                 try:
-                    yield page
+                    yield transaction
                 finally:
-                    self._page = None
+                    self._transaction = None
 
     def require(self, count: int) -> None:
         """Raise if ``count`` charges would exceed the budget; for use while held."""
-        with self.held() as page:
+        with self.held() as transaction:
             self._require(count)
-            page.require(count)
+            transaction.require(count)
 
     def remaining(self) -> int:
         """Number of charges left."""
@@ -340,10 +340,10 @@ class Meter:
         with self.held():
             return self._gate.spent() if self._gate.taken else 0.0
 
-    def move_to(self, books: Book) -> None:
+    def move_to(self, counter: QueryCounter) -> None:
         """Store further charges there."""
         with self._lock:
-            self._books = books
+            self._counter = counter
 
     def _require(self, count: int) -> None:
         left = max(self.limit - self._gate.taken, 0)
@@ -354,7 +354,7 @@ class Meter:
             )
 
     def __reduce__(self) -> NoReturn:
-        raise InputError("a meter cannot be copied: a copy would have its own budget")
+        raise InputError("a query budget cannot be copied: a copy would have its own budget")
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
-        raise InputError("a meter cannot be copied: a copy would have its own budget")
+        raise InputError("a query budget cannot be copied: a copy would have its own budget")

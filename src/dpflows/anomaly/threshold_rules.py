@@ -661,8 +661,8 @@ class NoisyQuantile(Rule):
             rarity.of(logs), noise=event.noise, entropy=density.entropy(), purpose=_PURPOSE
         )
         value = rarity.score(release.value.rarity(share))
-        price = together([release.event], stage.budget, stage.accountant)
-        return Threshold(self.name, value, share, epsilon=price, tail=release.value)
+        epsilon = together([release.event], stage.budget, stage.accountant)
+        return Threshold(self.name, value, share, epsilon=epsilon, tail=release.value)
 
     def describe(self, found: Threshold) -> str:
         """The origin and cost of the threshold."""

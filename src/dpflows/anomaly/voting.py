@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from dpflows.anomaly.query_budget import Meter
+from dpflows.anomaly.query_budget import QueryBudget
 from dpflows.errors import InputError
 from dpflows.privacy.events import (
     Event,
@@ -183,7 +183,7 @@ _LEAST = 1e-4
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Terms:
+class VoteSettings:
     """The public settings of a mechanism.
 
     Attributes:
@@ -193,7 +193,7 @@ class Terms:
         alarms: Number of reported anomalies after which a stream ends.
 
     Example:
-        >>> Terms(10, 0.1, "zero-out", 1).sensitivity.zero_out
+        >>> VoteSettings(10, 0.1, "zero-out", 1).sensitivity.zero_out
         1.0
     """
 
@@ -218,7 +218,7 @@ class Terms:
 
 
 class Mechanism(abc.ABC):
-    """Turns votes into noisy answers, charged to a meter.
+    """Turns votes into noisy answers, charged to a query budget.
 
     Attributes:
         charge: What one charge covers, in words.
@@ -230,22 +230,22 @@ class Mechanism(abc.ABC):
 
     charge: ClassVar[str]
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
+    def __init__(self, vote: VoteSettings) -> None:
+        self._vote = vote
 
     @property
     @abc.abstractmethod
-    def price(self) -> Event:
+    def event(self) -> Event:
         """The event of one charge."""
 
     @abc.abstractmethod
     def admitted(
-        self, meter: Meter, count: int, entropy: Entropy
+        self, queries: QueryBudget, count: int, entropy: Entropy
     ) -> contextlib.AbstractContextManager[Ask]:
         """Charge for ``count`` queries; raises ``BudgetError`` before any is read."""
 
     @abc.abstractmethod
-    def guaranteed(self, meter: Meter) -> int:
+    def guaranteed(self, queries: QueryBudget) -> int:
         """The number of queries that will still be answered, whatever the answers are."""
 
 
@@ -256,34 +256,34 @@ class _SingleVote(Mechanism):
     law: ClassVar[Any]
 
     @property
-    def price(self) -> Event:
-        terms = self._terms
+    def event(self) -> Event:
+        vote = self._vote
         return VoteEvent(
-            voters=terms.voters,
-            epsilon=terms.epsilon,
+            voters=vote.voters,
+            epsilon=vote.epsilon,
             law=self.law,
-            sensitivity=terms.sensitivity,
+            sensitivity=vote.sensitivity,
             purpose=_PURPOSE,
         )
 
     @contextlib.contextmanager
-    def admitted(self, meter: Meter, count: int, entropy: Entropy) -> Iterator[Ask]:
-        numbers = iter(range(first := meter.charge(count), first + count))
+    def admitted(self, queries: QueryBudget, count: int, entropy: Entropy) -> Iterator[Ask]:
+        numbers = iter(range(first := queries.charge(count), first + count))
         yield lambda votes: self._answer(votes, next(numbers), entropy)
 
-    def guaranteed(self, meter: Meter) -> int:
-        return meter.remaining()
+    def guaranteed(self, queries: QueryBudget) -> int:
+        return queries.remaining()
 
     def _answer(self, votes: int, number: int, entropy: Entropy) -> bool:
         # a test seed gives equal noise to equal purposes
-        event = dataclasses.replace(self.price, purpose=f"{_PURPOSE} {number}")
+        event = dataclasses.replace(self.event, purpose=f"{_PURPOSE} {number}")
         with only_these([event]):
             return noisy_vote(
                 votes,
-                self._terms.voters,
-                epsilon=self._terms.epsilon,
+                self._vote.voters,
+                epsilon=self._vote.epsilon,
                 law=self.law,
-                sensitivity=self._terms.sensitivity,
+                sensitivity=self._vote.sensitivity,
                 entropy=entropy,
                 purpose=event.purpose,
             ).value
@@ -294,7 +294,7 @@ class Exponential(_SingleVote):
     """The exponential mechanism of the original algorithm.
 
     Example:
-        >>> Exponential(Terms(10, 0.1, "zero-out", 1)).price.law
+        >>> Exponential(VoteSettings(10, 0.1, "zero-out", 1)).event.law
         'exponential'
     """
 
@@ -306,7 +306,7 @@ class Geometric(_SingleVote):
     """The majority after two-sided geometric noise on the number of votes.
 
     Example:
-        >>> Geometric(Terms(10, 0.1, "zero-out", 1)).price.law
+        >>> Geometric(VoteSettings(10, 0.1, "zero-out", 1)).event.law
         'geometric'
     """
 
@@ -326,39 +326,39 @@ class SparseVectorStream(Mechanism):
 
     Example:
         >>> from dpflows.privacy.guarantee import Budget
-        >>> stream = SparseVectorStream(Terms(100, 0.5, "zero-out", 1))
-        >>> meter = Meter(Budget(1.0, 1e-9), stream.price, "pld")
-        >>> with stream.admitted(meter, 2, Entropy.from_os()) as ask:
+        >>> stream = SparseVectorStream(VoteSettings(100, 0.5, "zero-out", 1))
+        >>> queries = QueryBudget(Budget(1.0, 1e-9), stream.event, "pld")
+        >>> with stream.admitted(queries, 2, Entropy.from_os()) as ask:
         ...     [ask(100), ask(100)]
         [True, True]
-        >>> meter.taken(), stream.guaranteed(meter)
+        >>> queries.taken(), stream.guaranteed(queries)
         (1, 2)
     """
 
     charge: ClassVar[str] = "one stream of answers, until it has reported its anomalies"
 
-    def __init__(self, terms: Terms) -> None:
-        super().__init__(terms)
+    def __init__(self, vote: VoteSettings) -> None:
+        super().__init__(vote)
         self._stream: SparseVector | None = None
         self._alarms_left, self._process = 0, os.getpid()
 
     @property
-    def price(self) -> Event:
+    def event(self) -> Event:
         """A pure event: no more is known about a stream."""
-        epsilon, turned = self._terms.epsilon, self._terms.sensitivity
+        epsilon, turned = self._vote.epsilon, self._vote.sensitivity
         by_relation = (turned.zero_out, turned.add_remove, turned.replace_one)
         return PureEvent(
             epsilon=Sensitivity(*(epsilon * votes for votes in by_relation)), purpose="stream"
         )
 
     @contextlib.contextmanager
-    def admitted(self, meter: Meter, count: int, entropy: Entropy) -> Iterator[Ask]:
+    def admitted(self, queries: QueryBudget, count: int, entropy: Entropy) -> Iterator[Ask]:
         """Locked until all are answered; otherwise another thread could end the stream."""
         before = self._stream
         try:
-            with meter.held():
-                meter.require(self._streams_for(count))
-                yield lambda votes: self._answer(votes, meter, entropy)
+            with queries.held():
+                queries.require(self._streams_for(count))
+                yield lambda votes: self._answer(votes, queries, entropy)
         except BaseException:
             # Books may take back what was written on a page that ends with an error, and a
             # stream that nobody paid for must not be asked again.
@@ -366,34 +366,34 @@ class SparseVectorStream(Mechanism):
                 self._stream, self._alarms_left = None, 0
             raise
 
-    def guaranteed(self, meter: Meter) -> int:
+    def guaranteed(self, queries: QueryBudget) -> int:
         """Since all answers might be anomalies, a stream counts as ``alarms`` answers."""
-        with meter.held():
-            return self._left() + self._terms.alarms * meter.remaining()
+        with queries.held():
+            return self._left() + self._vote.alarms * queries.remaining()
 
     def _streams_for(self, count: int) -> int:
         """The number of new streams if every answer is an anomaly."""
-        return -(-max(count - self._left(), 0) // self._terms.alarms)
+        return -(-max(count - self._left(), 0) // self._vote.alarms)
 
     def _left(self) -> int:
         """Anomalies that the open stream may still report; none in a forked process."""
         return self._alarms_left if self._process == os.getpid() else 0
 
-    def _answer(self, votes: int, meter: Meter, entropy: Entropy) -> bool:
+    def _answer(self, votes: int, queries: QueryBudget, entropy: Entropy) -> bool:
         if self._stream is None or self._left() == 0:
-            self._stream = self._opened(meter.charge(1), entropy)
-            self._alarms_left, self._process = self._terms.alarms, os.getpid()
-        is_anomaly = self._stream.exceeds(float(self._terms.voters - votes))
+            self._stream = self._opened(queries.charge(1), entropy)
+            self._alarms_left, self._process = self._vote.alarms, os.getpid()
+        is_anomaly = self._stream.exceeds(float(self._vote.voters - votes))
         self._alarms_left -= is_anomaly
         return not is_anomaly
 
     def _opened(self, number: int, entropy: Entropy) -> SparseVector:
-        terms = self._terms
+        vote = self._vote
         return SparseVector(
-            terms.voters / 2,
-            sensitivity=terms.sensitivity,
-            epsilon=terms.epsilon,
-            positives=terms.alarms,
+            vote.voters / 2,
+            sensitivity=vote.sensitivity,
+            epsilon=vote.epsilon,
+            positives=vote.alarms,
             entropy=entropy,
             purpose=f"stream {number}",
         )
@@ -406,13 +406,13 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 }
 
 
-def mechanism_for(name: str, terms: Terms) -> Mechanism:
+def mechanism_for(name: str, vote: VoteSettings) -> Mechanism:
     """The mechanism of that name.
 
     Example:
-        >>> mechanism_for("coin", Terms(10, 0.1, "zero-out", 1))
+        >>> mechanism_for("coin", VoteSettings(10, 0.1, "zero-out", 1))
         Traceback (most recent call last):
         dpflows.errors.InputError: mechanism must be one of exponential, geometric, ...
     """
     check_choice("mechanism", name, tuple(MECHANISMS))
-    return MECHANISMS[name](terms)
+    return MECHANISMS[name](vote)

@@ -65,7 +65,7 @@ def compare(
     """Compare methods at one budget on held-out rows; INTERNAL."""
     from dpflows.experiments.baselines.base import require_finite
     from dpflows.experiments.baselines.comparison import (
-        Arena,
+        Comparison,
         check_methods,
         methods_for,
         missing_of,
@@ -83,9 +83,9 @@ def compare(
     train, held = _sides(rows, test, declared, read)
     count = len(next(iter(train.values())))
     budget = settings.budget_of(epsilon, settings.settle_delta(delta, count), neighbours)
-    arena = Arena(train, held, declared, budget, seconds=seconds)
-    lines = _run(arena, chosen, quiet=as_json)
-    found = _document(lines, arena) | {"left_out": [why for _, why in left_out]}
+    compared = Comparison(train, held, declared, budget, seconds=seconds)
+    lines = _run(compared, chosen, quiet=as_json)
+    found = _document(lines, compared) | {"left_out": [why for _, why in left_out]}
     if document is not None:
         _write(found, document, force)
     if as_json:
@@ -121,27 +121,30 @@ def _sides(
     return split(table.columns, HELD_OUT, Entropy.from_os())
 
 
-def _run(arena: Any, methods: tuple[str, ...], *, quiet: bool) -> "list[Line]":
+def _run(compared: Any, methods: tuple[str, ...], *, quiet: bool) -> "list[Line]":
     from dpflows.experiments.baselines.comparison import compare
 
     total, lines = len(methods) + 2, []
     with output.counting("comparing", quiet=quiet) as advance:
         advance(0, total, "")
-        for line in compare(arena, methods):
+        for line in compare(compared, methods):
             lines.append(line)
             advance(len(lines), total, line.method)
     return lines
 
 
-def _document(lines: "list[Line]", arena: Any) -> dict[str, Any]:
+def _document(lines: "list[Line]", compared: Any) -> dict[str, Any]:
     from dpflows.evaluation.measures import INTERNAL_STAMP
 
     return {
         "internal": True,
         "stamps": [INTERNAL_STAMP],
-        "budget": dataclasses.asdict(arena.budget),
-        "rows": {"fitted": arena.rows, "held_out": len(next(iter(arena.test.values())))},
-        "target": arena.schema.target,
+        "budget": dataclasses.asdict(compared.budget),
+        "rows": {
+            "fitted": compared.rows,
+            "held_out": len(next(iter(compared.test.values()))),
+        },
+        "target": compared.schema.target,
         "lines": [line.to_dict() for line in lines],
     }
 

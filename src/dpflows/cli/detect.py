@@ -150,8 +150,17 @@ class ByVote(Judge):
     def lines(self, counted: str) -> list[str]:
         """Warnings, the number of flagged rows, and the number of answers left."""
         remaining = f"Answers left: {self.model.remaining_queries():,}"
-        stamps, told = self.model.guarantee_.stamps, settings.Told.of(self._ledger, self._place)
-        return [*stamps, ENSEMBLE_NOTE, f"{counted}, by private votes", remaining, *told.lines]
+        stamps, charged = (
+            self.model.guarantee_.stamps,
+            settings.LedgerReport.of(self._ledger, self._place),
+        )
+        return [
+            *stamps,
+            ENSEMBLE_NOTE,
+            f"{counted}, by private votes",
+            remaining,
+            *charged.lines,
+        ]
 
     def facts(self) -> dict[str, Any]:
         """The same as JSON values."""
@@ -161,7 +170,7 @@ class ByVote(Judge):
             "remaining_queries": self.model.remaining_queries(),
             "internal": True,
             "stamps": list(self.model.guarantee_.stamps),
-            **settings.Told.of(self._ledger, self._place).facts,
+            **settings.LedgerReport.of(self._ledger, self._place).facts,
         }
 
     def _answer(self, piece: Any) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def ensemble(
     with _progress(parts) as on_member:
         detector.fit(frame, on_member=on_member, ledger=books)
     detector.save(target, overwrite=force)
-    _tell(detector, target, settings.Told.of(books, ledger), as_json=as_json, place=ledger)
+    _tell(detector, target, settings.LedgerReport.of(books, ledger), as_json=as_json, place=ledger)
 
 
 def _density(name: str, declared: "Schema") -> "DensityEstimator":
@@ -142,7 +142,7 @@ def _progress(parts: int) -> Iterator[Callable[[int], None] | None]:
 def _tell(
     detector: "DPEnsembleDetector",
     target: Path,
-    told: settings.Told,
+    charged: settings.LedgerReport,
     *,
     as_json: bool,
     place: str | None,
@@ -153,7 +153,7 @@ def _tell(
     if place is not None:
         command += f" --ledger {place if '://' not in place else 'ADDRESS'}"
     if as_json:
-        output.print_json(_result(detector, target) | told.facts | {"next": command})
+        output.print_json(_result(detector, target) | charged.facts | {"next": command})
         return
     promise = detector.guarantee_
     head = promise.stamps or (promise.privacy_statement().split("\n")[0],)
@@ -163,7 +163,7 @@ def _tell(
         *(f"Caveat: {caveat}" for caveat in promise.caveats),
         f"{detector.plan_.sentence} Answers within the budget: at least "
         f"{detector.remaining_queries():,}",
-        *told.lines,
+        *charged.lines,
         f"Ensemble: {target}",
         f"Next: {command}",
     ]

@@ -210,11 +210,11 @@ def _finish(
         _write(contents, places.force)
     else:
         _publish(contents, books, receipt, places.force)
-    told = settings.Told.of(books, ledger, receipt)
+    charged = settings.LedgerReport.of(books, ledger, receipt)
     if as_json:
-        output.print_json(found | told.facts | places.facts)
+        output.print_json(found | charged.facts | places.facts)
         return
-    for line in [*_lines(found), *told.lines, *places.lines]:
+    for line in [*_lines(found), *charged.lines, *places.lines]:
         output.say(output.console(), line)
 
 

@@ -83,8 +83,8 @@ def fit(
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
     _train(flow, frame, plan, kept, books)
     flow.save(model, overwrite=force)
-    told = settings.Told.of(books, ledger, flow.receipt_)
-    _tell(flow, model, frame.num_rows, told, by_rule=delta is None, as_json=as_json)
+    charged = settings.LedgerReport.of(books, ledger, flow.receipt_)
+    _tell(flow, model, frame.num_rows, charged, by_rule=delta is None, as_json=as_json)
 
 
 def _require_targets(
@@ -138,7 +138,7 @@ def _tell(
     flow: "DensityEstimator",
     model: Path,
     rows: int,
-    told: settings.Told,
+    charged: settings.LedgerReport,
     *,
     by_rule: bool,
     as_json: bool,
@@ -148,7 +148,7 @@ def _tell(
     rule = settings.DELTA_RULE if by_rule else None
     if as_json:
         facts = {"delta_rule": rule, "next": command}
-        output.print_json(_result(flow, model) | told.facts | facts)
+        output.print_json(_result(flow, model) | charged.facts | facts)
         return
     screen = output.console()
     for line in promise.stamps or (flow.privacy_statement().split("\n")[0],):
@@ -158,7 +158,7 @@ def _tell(
     if rule:
         output.say(screen, f"Delta by the public rule: {rule}.")
     shown = (f"Model: {model}", *output.permissions(model), f"Next: {command}")
-    for line in (*told.lines, *shown):
+    for line in (*charged.lines, *shown):
         output.say(screen, line)
 
 

@@ -14,7 +14,7 @@ from dpflows.cli.settings import AsJson
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
-    from dpflows.experiments.running import Desk, Experiment, Job, Sheet
+    from dpflows.experiments.running import Experiment, Job, ResultTable, Workspace
 
 #: Names the folder of the real tables where no option does.
 DATA_VARIABLE = "DPFLOWS_DATA"
@@ -48,7 +48,7 @@ def reproduce(
 ) -> None:
     """Run an experiment of the paper; resumes a stopped run."""
     from dpflows.experiments.catalogue import EXPERIMENTS, experiments_called
-    from dpflows.experiments.running import Desk
+    from dpflows.experiments.running import Workspace
 
     if list_only:
         _show_list(list(EXPERIMENTS.values()), as_json)
@@ -64,10 +64,10 @@ def reproduce(
         folder = _downloaded(names, quiet=as_json)
     else:
         folder = named or _drawn(names, place, quiet=as_json)
-    desk = Desk(folder, place)
+    workspace = Workspace(folder, place)
     command = _command(name, named, folds, epsilon, jobs, download=download)
     documents = [
-        _run(experiment, desk, folds, epsilon, jobs, command, quiet=as_json)
+        _run(experiment, workspace, folds, epsilon, jobs, command, quiet=as_json)
         for experiment in chosen
     ]
     if as_json:
@@ -76,7 +76,7 @@ def reproduce(
 
 def _run(
     experiment: "Experiment",
-    desk: "Desk",
+    workspace: "Workspace",
     folds: int | None,
     epsilons: Sequence[float] | None,
     jobs: int | None,
@@ -95,27 +95,27 @@ def _run(
 
         found = running.run(
             experiment,
-            desk,
+            workspace,
             folds=folds or experiment.folds,
             epsilons=epsilons or experiment.epsilons,
             parallel=jobs or running.EVERY_CORE,
             progress=told,
         )
     made = running.provenance(command)
-    pictures = experiment.draw(found, desk, desk.output)
+    pictures = experiment.draw(found, workspace, workspace.output)
     tables = running.write_tables(
-        desk.output, experiment.name, experiment.title, found, made, pictures
+        workspace.output, experiment.name, experiment.title, found, made, pictures
     )
-    for sheet in running.sheets(found):
-        screen.print(_table(sheet))
+    for result_table in running.result_tables(found):
+        screen.print(_table(result_table))
     output.say(screen, "wrote " + ", ".join(str(path) for path in [*tables, *pictures]))
     return running.cells(found)
 
 
-def _table(sheet: "Sheet") -> Table:
-    table = Table(*sheet.head, title=sheet.caption)
+def _table(result_table: "ResultTable") -> Table:
+    table = Table(*result_table.head, title=result_table.caption)
     table.columns[0].no_wrap = True
-    for line in sheet.lines:
+    for line in result_table.lines:
         table.add_row(*line)
     return table
 

@@ -146,7 +146,9 @@ def reads_text(*, hidden: bool) -> Callable[[Callable[..., None]], Callable[...,
         >>> count(3, delimiter="tab", decimal=None)
         3 {'delimiter': '\t'}
     """
-    added = [_text_option(name, *told, hidden=hidden) for name, told in TEXT_OPTIONS.items()]
+    added = [
+        _text_option(name, *described, hidden=hidden) for name, described in TEXT_OPTIONS.items()
+    ]
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(verb)
@@ -162,8 +164,8 @@ def reads_text(*, hidden: bool) -> Callable[[Callable[..., None]], Callable[...,
     return decorate
 
 
-def _text_option(name: str, word: str, told: str, *, hidden: bool) -> inspect.Parameter:
-    option = typer.Option(metavar=word, help=told, hidden=hidden)
+def _text_option(name: str, word: str, charged: str, *, hidden: bool) -> inspect.Parameter:
+    option = typer.Option(metavar=word, help=charged, hidden=hidden)
     kind = Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
@@ -304,7 +306,7 @@ def require_apart(ledger: str | None, *others: Path | None) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class LedgerReport:
     """The state of the ledger after a charge, for the curator; empty without a ledger.
 
     Attributes:
@@ -318,7 +320,7 @@ class Told:
     @classmethod
     def of(
         cls, ledger: "Ledger | None", place: str | None, receipt: "Receipt | None" = None
-    ) -> "Told":
+    ) -> "LedgerReport":
         """The charge, the total and what remains."""
         if ledger is None or place is None:
             return cls()
@@ -330,10 +332,10 @@ class Told:
             "remaining": ledger.remaining(),
             "cap": dataclasses.asdict(ledger.cap),
         }
-        return cls((*charge, _standing(ledger, place)), {"ledger": facts})
+        return cls((*charge, _ledger_line(ledger, place)), {"ledger": facts})
 
 
-def _standing(ledger: "Ledger", place: str) -> str:
+def _ledger_line(ledger: "Ledger", place: str) -> str:
     from dpflows.privacy.ledger.compositions import rounded_down
 
     # An address may hold a password.

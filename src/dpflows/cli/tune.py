@@ -85,8 +85,8 @@ def tune(
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
     search.fit(frame, ledger=books, on_plan=_announce)
     search.save(model, overwrite=force)
-    told = settings.Told.of(books, ledger, search.receipt_)
-    _tell(search, model, told, by_rule=delta is None, as_json=as_json)
+    charged = settings.LedgerReport.of(books, ledger, search.receipt_)
+    _tell(search, model, charged, by_rule=delta is None, as_json=as_json)
 
 
 def read_candidates(path: Path) -> Any:
@@ -161,7 +161,12 @@ def _announce(plan: "SelectionPlan") -> None:
 
 
 def _tell(
-    search: "DPSelect", model: Path, told: settings.Told, *, by_rule: bool, as_json: bool
+    search: "DPSelect",
+    model: Path,
+    charged: settings.LedgerReport,
+    *,
+    by_rule: bool,
+    as_json: bool,
 ) -> None:
     promise, plan = search.guarantee_, search.plan_
     command = f"dpflows sample {model} --rows {plan.rows} --output synthetic.csv"
@@ -177,7 +182,7 @@ def _tell(
             "delta_rule": rule,
             "next": command,
         }
-        output.print_json(facts | told.facts)
+        output.print_json(facts | charged.facts)
         return
     head = promise.stamps or (promise.privacy_statement().split("\n")[0],)
     words = ", ".join(f"{name} = {value}" for name, value in chosen.items())
@@ -187,7 +192,7 @@ def _tell(
         *([f"Delta by the public rule: {rule}."] if rule else []),
         f"Each single fit: {_own(plan)}",
         f"Chosen: {words} (noisy score {search.best_score_:.3f} nats per row)",
-        *told.lines,
+        *charged.lines,
         f"Model: {model}",
         f"Next: {command}",
     ]

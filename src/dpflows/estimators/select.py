@@ -19,7 +19,7 @@ from dpflows.pipeline.domain import read_bounds, stamps_of
 from dpflows.pipeline.plan import FAINT
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise
-from dpflows.privacy.accounting.registry import Misstated, Spending, check_sizes
+from dpflows.privacy.accounting.registry import Misstated, PrivacyPlan, check_sizes
 from dpflows.privacy.events import Event, GaussianEvent, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, require_small_delta
 from dpflows.privacy.ledger import Ledger, Receipt
@@ -91,7 +91,7 @@ class Scoring(Stage):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class SelectionPlan(Spending):
+class SelectionPlan(PrivacyPlan):
     """The plan and cost of a selection, before a row is read.
 
     Attributes:

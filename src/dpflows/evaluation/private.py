@@ -18,7 +18,7 @@ from dpflows.errors import InputError
 from dpflows.evaluation.fidelity import BINS, largest_gap, total_variation
 from dpflows.evaluation.measures import Coding, Figures, LogLikelihood, Subject, public_range
 from dpflows.privacy.accounting import calibrate_noise
-from dpflows.privacy.accounting.registry import Spending
+from dpflows.privacy.accounting.registry import PrivacyPlan
 from dpflows.privacy.events import DiscreteLaplaceEvent, Event, GaussianEvent, Release, only_these
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import clipped_moments, noisy_histogram
@@ -145,7 +145,7 @@ PRIVATE_MEASURES: tuple[PrivateMeasure, ...] = (PrivateLogLikelihood(), PrivateM
 
 @final
 @dataclasses.dataclass(frozen=True)
-class PrivateEvaluation(Spending):
+class PrivateEvaluation(PrivacyPlan):
     """The plan of a private evaluation, fixed before a row is used.
 
     Attributes:

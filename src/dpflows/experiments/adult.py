@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import final
 
 from dpflows.experiments.baselines import TooSlow
-from dpflows.experiments.baselines.comparison import DISCRETISED, OURS, REAL, Arena, Line
+from dpflows.experiments.baselines.comparison import DISCRETISED, OURS, REAL, Comparison, Line
 from dpflows.experiments.data import ADULT_SCHEMA, read_adult
-from dpflows.experiments.running import Desk, Experiment, Job, Measurement
+from dpflows.experiments.running import Experiment, Job, Measurement, Workspace
 from dpflows.privacy.guarantee import Budget
 from dpflows.table.reading import read_table
 from dpflows.table.schema import Schema
@@ -57,21 +57,21 @@ class Adult(Experiment):
             if fold == 1 or method not in _ONCE
         ]
 
-    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+    def measure(self, job: Job, workspace: Workspace) -> list[Measurement]:
         """Fit, draw as many rows as were fitted, and evaluate them."""
-        arena = self._arena(job, desk)
+        compared = self._arena(job, workspace)
         try:
-            line = arena.attempt(METHODS[job.method])
+            line = compared.attempt(METHODS[job.method])
         except TooSlow:
             return [_measured(job, Line(job.method, self.seconds), STOPPED, self.seconds)]
         return _figures(job, line)
 
-    def _arena(self, job: Job, desk: Desk) -> Arena:
+    def _arena(self, job: Job, workspace: Workspace) -> Comparison:
         schema = Schema.read(ADULT_SCHEMA)
-        train, test = (read_table(rows, schema).columns for rows in read_adult(desk.data))
+        train, test = (read_table(rows, schema).columns for rows in read_adult(workspace.data))
         # real rows spend nothing, so that any budget serves
         epsilon = job.epsilons[0] if job.epsilons else self.epsilons[0]
-        return Arena(train, test, schema, Budget(epsilon, DELTA), seconds=self.seconds)
+        return Comparison(train, test, schema, Budget(epsilon, DELTA), seconds=self.seconds)
 
 
 def _figures(job: Job, line: Line) -> list[Measurement]:

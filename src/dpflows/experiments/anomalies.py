@@ -32,13 +32,13 @@ from dpflows.experiments.data import RealTable, TableRows, Vector
 from dpflows.experiments.likelihoods import measured, pieces, without_model
 from dpflows.experiments.methods import METHODS
 from dpflows.experiments.paper_recipe import COMPONENTS
-from dpflows.experiments.running import Desk, Experiment, Job, Measurement, curves_of
+from dpflows.experiments.running import Experiment, Job, Measurement, Workspace, curves_of
 from dpflows.privacy.events import VOTE_LAWS, Sensitivity, VoteEvent, VoteLaw
 from dpflows.privacy.randomness import Entropy
 
 AUC = "ROC AUC"
 #: Detectors of others, without privacy, with their own defaults.
-PEERS: dict[str, Callable[[], Any]] = {
+BASELINES: dict[str, Callable[[], Any]] = {
     "IsolationForest": IsolationForest,
     "LocalOutlierFactor": lambda: LocalOutlierFactor(novelty=True),
     "GaussianMixture": lambda: GaussianMixture(10),
@@ -74,15 +74,15 @@ class Detection(Experiment):
 
     methods: tuple[str, ...]
 
-    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+    def measure(self, job: Job, workspace: Workspace) -> list[Measurement]:
         """Rank the trial's rows by their density."""
-        table = desk.table(job.dataset)
+        table = workspace.table(job.dataset)
         rows, normal = trial(table, job.fold)
-        if job.method in PEERS:
-            scores = PEERS[job.method]().fit(table.split(job.fold)[0]).score_samples(rows)
+        if job.method in BASELINES:
+            scores = BASELINES[job.method]().fit(table.split(job.fold)[0]).score_samples(rows)
             return [without_model(job, AUC, roc(scores, normal)[2])]
         found = []
-        for kept in desk.models(job.dataset, job.method, job.fold, job.epsilons):
+        for kept in workspace.models(job.dataset, job.method, job.fold, job.epsilons):
             scores = METHODS[job.method].log_density(kept.model, rows)
             found.append(measured(job, kept, table.delta, AUC, roc(scores, normal)[2]))
         return found
@@ -109,15 +109,15 @@ class AnomalyROC(Detection):
         """Every method on every fold."""
         return pieces("life-science", self.methods, folds, epsilons)
 
-    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+    def draw(self, found: Sequence[Measurement], workspace: Workspace, folder: Path) -> list[Path]:
         """ROC curves of the first fold, and how the scores of both kinds lie."""
-        table = desk.table("life-science")
+        table = workspace.table("life-science")
         rows, normal = trial(table, 1)
         paths = []
         for epsilon in sorted({f.epsilon for f in found if f.epsilon is not None}):
             curves = {}
             for method in self.methods:
-                for kept in desk.models("life-science", method, 1, [epsilon]):
+                for kept in workspace.models("life-science", method, 1, [epsilon]):
                     scores = METHODS[method].log_density(kept.model, rows)
                     label = method + _suffix(kept.setting.accountant)
                     curves[label] = (scores, normal)
@@ -148,7 +148,7 @@ class LabelledAnomalies(Detection):
             for dataset in self.sets
             for job in (
                 *pieces(dataset, self.methods, folds, epsilons),
-                *(Job(dataset, peer, fold, ()) for peer in PEERS for fold in every),
+                *(Job(dataset, baseline, fold, ()) for baseline in BASELINES for fold in every),
             )
         ]
 
@@ -192,9 +192,9 @@ class EnsembleVotes(Experiment):
         budgets = tuple(epsilons)
         return [Job(DATASET, k, fold, budgets) for k in MEMBERS for fold in range(1, folds + 1)]
 
-    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+    def measure(self, job: Job, workspace: Workspace) -> list[Measurement]:
         """Fit the members, count votes, and expect over the noise."""
-        table = desk.table(DATASET)
+        table = workspace.table(DATASET)
         began = time.monotonic()
         members = _members(job.method, table, job.fold)
         seconds = time.monotonic() - began
@@ -207,7 +207,7 @@ class EnsembleVotes(Experiment):
                 found.append(_figure(job, law, epsilon, value, seconds))
         return found
 
-    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+    def draw(self, found: Sequence[Measurement], workspace: Workspace, folder: Path) -> list[Path]:
         """Accuracy against epsilon, and the map that a threshold detector draws."""
         paths = [folder / f"{self.name}.png", folder / f"{self.name}-map.png"]
         against_epsilon(
@@ -217,8 +217,8 @@ class EnsembleVotes(Experiment):
             title=self.title,
             over="epsilon per answer",
         )
-        table = desk.table(DATASET)
-        density = desk.models(DATASET, "ours", 1, [1.5])[0].model
+        table = workspace.table(DATASET)
+        density = workspace.models(DATASET, "ours", 1, [1.5])[0].model
         detector = DPAnomalyDetector.around(density, contamination=0.05)
         test = table.split(1)[1][:1000]
         side = (-_SQUARE, _SQUARE)

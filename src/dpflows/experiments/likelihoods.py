@@ -19,7 +19,7 @@ from dpflows.evaluation.plots import against_epsilon, column_histograms, princip
 from dpflows.experiments.data import TableRows
 from dpflows.experiments.methods import METHODS
 from dpflows.experiments.paper_recipe import published
-from dpflows.experiments.running import Desk, Experiment, Job, Kept, Measurement, curves_of
+from dpflows.experiments.running import Experiment, Job, Kept, Measurement, Workspace, curves_of
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import Event
 
@@ -110,12 +110,12 @@ class Likelihoods(Experiment):
         """Ours first."""
         return pieces(self.name, self.methods, folds, epsilons, long_run_folds=self.long_run_folds)
 
-    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+    def measure(self, job: Job, workspace: Workspace) -> list[Measurement]:
         """Fit, or find, the models of a job and score the fold's test rows."""
-        table = desk.table(job.dataset)
+        table = workspace.table(job.dataset)
         test = np.clip(table.split(job.fold)[1], table.low, table.high)
         found = []
-        for kept in desk.models(job.dataset, job.method, job.fold, job.epsilons):
+        for kept in workspace.models(job.dataset, job.method, job.fold, job.epsilons):
             scores = METHODS[job.method].log_density(kept.model, test)
             value = float(scores.mean()) + table.log_unit
             figure = measured(job, kept, table.delta, "log-likelihood", value)
@@ -123,7 +123,7 @@ class Likelihoods(Experiment):
             found.append(dataclasses.replace(figure, paper=paper))
         return found
 
-    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+    def draw(self, found: Sequence[Measurement], workspace: Workspace, folder: Path) -> list[Path]:
         """Likelihood against epsilon, with the paper's figures beside ours."""
         path = folder / f"{self.name}.png"
         against_epsilon(curves_of(found), path, label="test log-likelihood", title=self.title)
@@ -203,19 +203,19 @@ class Downstream(Experiment):
         real = [Job("life-science", REAL_ROWS, fold, ()) for fold in range(1, folds + 1)]
         return real + pieces("life-science", self.methods, folds, epsilons)
 
-    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+    def measure(self, job: Job, workspace: Workspace) -> list[Measurement]:
         """As many synthetic rows as there were real ones."""
-        table = desk.table(job.dataset)
+        table = workspace.table(job.dataset)
         train, test = table.split(job.fold)
         if job.method == REAL_ROWS:
             return [without_model(job, *item) for item in _figures(train, test).items()]
         return [
             measured(job, kept, table.delta, *item)
-            for kept in desk.models(job.dataset, job.method, job.fold, job.epsilons)
+            for kept in workspace.models(job.dataset, job.method, job.fold, job.epsilons)
             for item in _figures(kept.model.sample(len(train)), test).items()
         ]
 
-    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+    def draw(self, found: Sequence[Measurement], workspace: Workspace, folder: Path) -> list[Path]:
         """The error of each learner against epsilon."""
         paths = []
         for measure in ("k-NN MSE", "boosting MSE"):
@@ -240,20 +240,20 @@ class Shown(Experiment):
         """Both methods at every budget."""
         return pieces(DATASET, METHODS_SHOWN, folds, epsilons)
 
-    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+    def measure(self, job: Job, workspace: Workspace) -> list[Measurement]:
         """Distances of columns and of pairs, as numbers."""
-        table = desk.table(job.dataset)
+        table = workspace.table(job.dataset)
         train, test = table.split(job.fold)
         return [
             measured(job, kept, table.delta, *item)
-            for kept in desk.models(job.dataset, job.method, job.fold, job.epsilons)
+            for kept in workspace.models(job.dataset, job.method, job.fold, job.epsilons)
             for item in distances(test, kept.model.sample(len(train))).items()
         ]
 
 
-def synthetic(desk: Desk, method: str, epsilon: float, rows: int) -> TableRows:
+def synthetic(workspace: Workspace, method: str, epsilon: float, rows: int) -> TableRows:
     """TableRows of the first fold's model, by the moments accountant where there are two."""
-    return desk.models(DATASET, method, 1, [epsilon])[0].model.sample(rows)
+    return workspace.models(DATASET, method, 1, [epsilon])[0].model.sample(rows)
 
 
 @final
@@ -266,12 +266,12 @@ class Histograms(Shown):
     epsilons: tuple[float, ...] = (0.5, 0.6)
     folds: int = 1
 
-    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+    def draw(self, found: Sequence[Measurement], workspace: Workspace, folder: Path) -> list[Path]:
         """One picture per budget: ours above, DP-MoG below."""
-        real = desk.table(DATASET).split(1)[0]
+        real = workspace.table(DATASET).split(1)[0]
         paths = []
         for epsilon in sorted({f.epsilon for f in found if f.epsilon is not None}):
-            drawn = {m: synthetic(desk, m, epsilon, len(real)) for m in METHODS_SHOWN}
+            drawn = {m: synthetic(workspace, m, epsilon, len(real)) for m in METHODS_SHOWN}
             paths.append(folder / f"{self.name}-{epsilon:g}.png")
             column_histograms(real, drawn, paths[-1], title=f"{self.title}, epsilon {epsilon:g}")
         return paths
@@ -287,12 +287,12 @@ class Planes(Shown):
     epsilons: tuple[float, ...] = (2.0, 4.0, 6.0)
     folds: int = 1
 
-    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+    def draw(self, found: Sequence[Measurement], workspace: Workspace, folder: Path) -> list[Path]:
         """A row of pictures per method, the real rows at the end."""
-        real = desk.table(DATASET).split(1)[0]
+        real = workspace.table(DATASET).split(1)[0]
         epsilons = sorted({f.epsilon for f in found if f.epsilon is not None})
         drawn = {
-            f"{method}, epsilon {epsilon:g}": synthetic(desk, method, epsilon, len(real))
+            f"{method}, epsilon {epsilon:g}": synthetic(workspace, method, epsilon, len(real))
             for method in METHODS_SHOWN
             for epsilon in epsilons
         }

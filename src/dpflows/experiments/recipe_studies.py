@@ -36,7 +36,7 @@ from dpflows.experiments.paper_recipe import (
     recipe_flow,
     recipe_steps,
 )
-from dpflows.experiments.running import Desk, Experiment, Job, Measurement
+from dpflows.experiments.running import Experiment, Job, Measurement, Workspace
 from dpflows.models.bijections import BoundedAffine, RowMap
 from dpflows.models.density import BACKGROUND_WEIGHT, Defended, gaussian, uniform_box
 from dpflows.pipeline.stage import jax_key
@@ -107,7 +107,7 @@ class Accountants(Experiment):
         """None: only the size of the table matters."""
         return set()
 
-    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+    def measure(self, job: Job, workspace: Workspace) -> list[Measurement]:
         """The epsilon at each number of iterations."""
         statement = STATEMENTS[job.method]
         return [
@@ -124,7 +124,7 @@ class Accountants(Experiment):
             for steps in ITERATIONS
         ]
 
-    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+    def draw(self, found: Sequence[Measurement], workspace: Workspace, folder: Path) -> list[Path]:
         """All curves in one picture."""
         curves = [
             Curve(
@@ -241,9 +241,9 @@ class RecipeParts(Experiment):
             for name in PARTS
         ]
 
-    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+    def measure(self, job: Job, workspace: Workspace) -> list[Measurement]:
         """Train one variant as the recipe trains, and score it on its way."""
-        table = desk.table(job.dataset)
+        table = workspace.table(job.dataset)
         train, test = table.split(job.fold)
         middle, spread = _units(train, PARTS[job.method])
         rows, held_out = ((part - middle) / spread for part in (train, test))

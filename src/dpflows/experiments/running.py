@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Desk:
+class Workspace:
     """The folders of an experiment.
 
     Attributes:
@@ -168,14 +168,14 @@ class Experiment(abc.ABC):
         """The pieces, in an order that gives the most telling ones first."""
 
     @abc.abstractmethod
-    def measure(self, job: Job, desk: Desk) -> list[Measurement]:
+    def measure(self, job: Job, workspace: Workspace) -> list[Measurement]:
         """Do one piece."""
 
     def datasets(self) -> set[str]:
         """Whose files it reads."""
         return {job.dataset for job in self.jobs(1, self.epsilons)}
 
-    def draw(self, found: Sequence[Measurement], desk: Desk, folder: Path) -> list[Path]:
+    def draw(self, found: Sequence[Measurement], workspace: Workspace, folder: Path) -> list[Path]:
         """The picture, where the paper has one."""
         return []
 
@@ -215,7 +215,7 @@ class Journal:
 
 def run(
     experiment: Experiment,
-    desk: Desk,
+    workspace: Workspace,
     *,
     folds: int,
     epsilons: Sequence[float],
@@ -226,19 +226,19 @@ def run(
 
     Args:
         experiment: Which.
-        desk: Where data, models and the journal are.
+        workspace: Where data, models and the journal are.
         folds: How many folds.
         epsilons: Which budgets.
         parallel: How many jobs at once.
         progress: Told of each finished job.
     """
-    journal = Journal(desk.output / f"{experiment.name}.jsonl")
+    journal = Journal(workspace.output / f"{experiment.name}.jsonl")
     wanted = experiment.jobs(folds, epsilons)
     done = journal.read()
     left = [job for job in wanted if job.key not in done]
     tell = progress or _say_nothing
     tell(len(wanted) - len(left), len(wanted), None)
-    for count, (job, found) in enumerate(_finished(experiment, desk, left, parallel), 1):
+    for count, (job, found) in enumerate(_finished(experiment, workspace, left, parallel), 1):
         journal.add(job, found)
         done[job.key] = found
         tell(len(wanted) - len(left) + count, len(wanted), job)
@@ -246,20 +246,20 @@ def run(
 
 
 def _finished(
-    experiment: Experiment, desk: Desk, jobs: Sequence[Job], parallel: int
+    experiment: Experiment, workspace: Workspace, jobs: Sequence[Job], parallel: int
 ) -> Iterator[tuple[Job, list[Measurement]]]:
     """Jobs in the order in which they end."""
     if parallel != 1:
         # one that serves several budgets is the longest: begun last, it would run on alone
         jobs = sorted(jobs, key=lambda job: -len(job.epsilons))
     workers = Parallel(n_jobs=parallel, return_as="generator_unordered", max_nbytes=None)
-    yield from workers(delayed(_one)(experiment, desk, job) for job in jobs)
+    yield from workers(delayed(_one)(experiment, workspace, job) for job in jobs)
 
 
-def _one(experiment: Experiment, desk: Desk, job: Job) -> tuple[Job, list[Measurement]]:
+def _one(experiment: Experiment, workspace: Workspace, job: Job) -> tuple[Job, list[Measurement]]:
     # the rows of experiments are public
     with untracked():
-        return job, experiment.measure(job, desk)
+        return job, experiment.measure(job, workspace)
 
 
 def _say_nothing(done: int, total: int, job: Job | None) -> None:
@@ -371,7 +371,7 @@ def write_tables(
     return paths
 
 
-class Sheet(NamedTuple):
+class ResultTable(NamedTuple):
     """A table for readers: methods down, budgets across."""
 
     caption: str
@@ -379,31 +379,31 @@ class Sheet(NamedTuple):
     lines: list[list[str]]
 
 
-def sheets(found: Sequence[Measurement]) -> list[Sheet]:
+def result_tables(found: Sequence[Measurement]) -> list[ResultTable]:
     """One table per measure; where nothing depends on a budget, one with measures down.
 
     Example:
         >>> one = Measurement(dataset="power", method="ours", epsilon=1.0, delta=1e-5,
         ...     accountant="pld", fold=1, measure="log-likelihood", value=2.0, paper=-2.0)
-        >>> sheets([one])[0].lines
+        >>> result_tables([one])[0].lines
         [['ours', '2.00 (paper -2.00)', '0.0']]
     """
     every = cells(found)
     if all(cell["epsilon"] is None for cell in every):
         return [_overview(every)]
     measures = dict.fromkeys(cell["measure"] for cell in every)
-    return [_sheet(m, [c for c in every if c["measure"] == m]) for m in measures]
+    return [_result_table(m, [c for c in every if c["measure"] == m]) for m in measures]
 
 
-def _overview(every: Sequence[dict[str, Any]]) -> Sheet:
+def _overview(every: Sequence[dict[str, Any]]) -> ResultTable:
     methods = list(dict.fromkeys(cell["method"] for cell in every))
     figures = {(c["measure"], c["method"]): _three_digits(c["mean"]) for c in every}
     measures = dict.fromkeys(cell["measure"] for cell in every)
     lines = [[m, *(figures.get((m, method), "") for method in methods)] for m in measures]
-    return Sheet("measures", ["", *methods], lines)
+    return ResultTable("measures", ["", *methods], lines)
 
 
-def _sheet(caption: str, mine: Sequence[dict[str, Any]]) -> Sheet:
+def _result_table(caption: str, mine: Sequence[dict[str, Any]]) -> ResultTable:
     budgets = list(dict.fromkeys(c["epsilon"] for c in mine if c["epsilon"] is not None))
     names = dict.fromkeys((c["dataset"], c["method"], c["accountant"]) for c in mine)
     several = len({dataset for dataset, _, _ in names}) > 1
@@ -413,7 +413,7 @@ def _sheet(caption: str, mine: Sequence[dict[str, Any]]) -> Sheet:
         seconds = f"{np.mean([c['seconds'] for c in own]):.1f}"
         label = f"{name[0]}: " if several else ""
         lines.append([label + _label(*name[1:]), *(_shown(own, b) for b in budgets), seconds])
-    return Sheet(caption, ["method", *(f"epsilon {b:g}" for b in budgets), "seconds"], lines)
+    return ResultTable(caption, ["method", *(f"epsilon {b:g}" for b in budgets), "seconds"], lines)
 
 
 def _shown(own: Sequence[dict[str, Any]], budget: float) -> str:
@@ -437,10 +437,10 @@ def markdown(
 ) -> str:
     """The tables as Markdown, pictures, every cell with its costs, and how it was made."""
     parts = [f"# {title}", ""]
-    for sheet in sheets(found):
-        parts += [f"**{sheet.caption}**, mean and standard deviation over folds", ""]
-        parts += [_joined(sheet.head), _joined(["---"] * len(sheet.head))]
-        parts += [*map(_joined, sheet.lines), ""]
+    for result_table in result_tables(found):
+        parts += [f"**{result_table.caption}**, mean and standard deviation over folds", ""]
+        parts += [_joined(result_table.head), _joined(["---"] * len(result_table.head))]
+        parts += [*map(_joined, result_table.lines), ""]
     for path in pictures:
         parts += [f"![{path.stem}]({path.name})", ""]
     parts += ["## Every cell", "", *_HEAD, *map(_line, cells(found)), ""]

@@ -19,7 +19,7 @@ from dpflows.pipeline.defaults import Shape
 from dpflows.pipeline.stage import Recorded, Stage, Work
 from dpflows.pipeline.training import Settings, TrainModel, plan_training
 from dpflows.privacy.accounting import calibrate_noise, epsilon_of
-from dpflows.privacy.accounting.registry import Spending
+from dpflows.privacy.accounting.registry import PrivacyPlan
 from dpflows.privacy.events import Event, event_from_dict, only_these
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.table.schema import Schema
@@ -34,7 +34,7 @@ FAINT = 1e-3
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Plan(Spending):
+class Plan(PrivacyPlan):
     """The stages of a fit, with its budget and cost.
 
     Attributes:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.experiments.baselines import PEERS, TooSlow, base, graphical
+from dpflows.experiments.baselines import BASELINES, TooSlow, base, graphical
 from dpflows.experiments.baselines.base import (
     Binned,
     Clock,
@@ -25,7 +25,7 @@ from dpflows.table.schema import Schema
 pytest.importorskip("mbi")
 
 #: Those that were written here, and price what they release.
-WRITTEN = [name for name, peer in PEERS.items() if peer.needs == "mbi"]
+WRITTEN = [name for name, baseline in BASELINES.items() if baseline.needs == "mbi"]
 SCHEMA = Schema(
     (
         Column("sex", "categorical", categories=("F", "M")),
@@ -49,7 +49,7 @@ def rows(count=4000):
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_a_peer_spends_the_budget_and_no_more(name, neighbours, epsilon):
     budget = Budget(epsilon, 1e-6, neighbours)
-    promise = PEERS[name]().guarantee(SCHEMA, budget)
+    promise = BASELINES[name]().guarantee(SCHEMA, budget)
     assert 0.98 * epsilon < promise.epsilon <= epsilon
     assert promise.is_private
     assert promise.accountant == "zcdp"
@@ -78,11 +78,11 @@ def test_what_is_released_costs_what_is_stated(name, monkeypatch):
     monkeypatch.setattr(graphical, "_ROUNDS", 1)
     found = Recording(monkeypatch, graphical, ["exponential_mechanism", "noisy_marginals"])
     budget = Budget(1.0, 1e-6)
-    peer = PEERS[name]()
-    drawn = peer.fit_sample(rows(), SCHEMA, budget, 500, Entropy.from_os())
+    baseline = BASELINES[name]()
+    drawn = baseline.fit_sample(rows(), SCHEMA, budget, 500, Entropy.from_os())
     assert {cells.shape for cells in drawn.values()} == {(500,)}
     spent = epsilon_of(found.events, delta=1e-6, accountant="zcdp")
-    stated = peer.guarantee(SCHEMA, budget).epsilon
+    stated = baseline.guarantee(SCHEMA, budget).epsilon
     assert spent <= stated * (1 + 1e-6)
     assert spent > 0.95 * stated
 
@@ -105,7 +105,7 @@ def test_a_choice_that_is_not_paid_for_would_be_noticed(monkeypatch):
 def test_counts_of_pairs_come_back_at_a_large_budget(name):
     """Noise of a few rows in 4,000; the largest error of a share is far below 0.05."""
     real = rows()
-    made = PEERS[name]().fit_sample(real, SCHEMA, Budget(50.0, 1e-6), 4000, Entropy.from_os())
+    made = BASELINES[name]().fit_sample(real, SCHEMA, Budget(50.0, 1e-6), 4000, Entropy.from_os())
     for one, two in itertools.combinations(SCHEMA.names, 2):
         cells = {(a, b) for a, b in zip(real[one], real[two], strict=True)}
         for a, b in cells:
@@ -150,7 +150,7 @@ def test_the_simplex_is_reached_from_anywhere(total):
 
 
 def test_spending_never_passes_the_cap():
-    spending = graphical.Spending.planned(0.02, rounds=40)
+    spending = graphical.AIMBudget.planned(0.02, rounds=40)
     spent = 0.0
     for number in itertools.count():
         if spending.left <= 0:
@@ -183,15 +183,15 @@ def test_places_are_numbered_like_tables():
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_peer_that_is_too_slow_is_stopped(name):
-    peer = PEERS[name](seconds=0.0)
+    baseline = BASELINES[name](seconds=0.0)
     with pytest.raises(TooSlow, match="stopped after the time limit of 0 seconds"):
-        peer.fit_sample(rows(100), SCHEMA, Budget(1.0, 1e-6), 10, Entropy.from_os())
+        baseline.fit_sample(rows(100), SCHEMA, Budget(1.0, 1e-6), 10, Entropy.from_os())
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_budget_without_limit_is_refused(name):
     with pytest.raises(InputError, match="finite"):
-        PEERS[name]().fit_sample(rows(9), SCHEMA, Budget(math.inf, 1e-6), 9, Entropy.from_os())
+        BASELINES[name]().fit_sample(rows(9), SCHEMA, Budget(math.inf, 1e-6), 9, Entropy.from_os())
 
 
 def test_a_peer_says_what_is_missing(monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.experiments.baselines import PEERS, TooSlow, smartnoise
+from dpflows.experiments.baselines import BASELINES, TooSlow, smartnoise
 from dpflows.experiments.baselines.base import Binned
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
@@ -47,8 +47,8 @@ def stand_in(tmp_path, monkeypatch):
 
 def draw(rows, *, seconds=60.0, budget=BUDGET, n=7):
     codes = np.array([[2, 4]] * (rows - 1) + [[-1, 0]])
-    peer = PEERS["smartnoise-mst"](seconds=seconds)
-    return peer.draw(Binned(codes, (3, 5)), budget, n, Entropy.from_os())
+    baseline = BASELINES["smartnoise-mst"](seconds=seconds)
+    return baseline.draw(Binned(codes, (3, 5)), budget, n, Entropy.from_os())
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -67,7 +67,9 @@ def test_a_failure_does_not_quote_and_a_slow_one_is_stopped():
 
 
 def test_what_is_claimed_is_stamped():
-    promise = PEERS["smartnoise-aim"]().guarantee(Schema.from_bounds([0], [1]), Budget(1.0, 1e-6))
+    promise = BASELINES["smartnoise-aim"]().guarantee(
+        Schema.from_bounds([0], [1]), Budget(1.0, 1e-6)
+    )
     assert promise.stamps == (smartnoise.CLAIM,)
     assert not promise.is_private
     with pytest.raises(InputError, match="replace-one"):
@@ -76,9 +78,9 @@ def test_what_is_claimed_is_stamped():
 
 def test_without_an_environment_it_says_which_to_name(monkeypatch):
     monkeypatch.delenv(smartnoise.VARIABLE, raising=False)
-    assert smartnoise.VARIABLE in PEERS["smartnoise-mst"]().missing()
+    assert smartnoise.VARIABLE in BASELINES["smartnoise-mst"]().missing()
     monkeypatch.setenv(smartnoise.VARIABLE, "no-such-python")
-    assert PEERS["smartnoise-mst"]().missing() is not None
+    assert BASELINES["smartnoise-mst"]().missing() is not None
 
 
 @pytest.mark.long
@@ -88,5 +90,5 @@ def test_the_real_one_keeps_a_dependence(name):
     """A column that repeats another, in 3,000 rows at epsilon 8: almost all cells agree."""
     one = np.arange(3000) % 3
     rows = Binned(np.column_stack([one, one]), (3, 5))
-    drawn = PEERS[name]().draw(rows, Budget(8.0, 1e-6), 1000, Entropy.from_os())
+    drawn = BASELINES[name]().draw(rows, Budget(8.0, 1e-6), 1000, Entropy.from_os())
     assert np.mean(drawn[:, 0] == drawn[:, 1]) > 0.9

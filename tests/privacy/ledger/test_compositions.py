@@ -263,10 +263,10 @@ def test_rows_that_claim_less_are_found_though_chained_anew(ledger, tmp_path, ch
 
 def _written(path, entries) -> Ledger:
     head, store = ORIGIN, SQLiteStore(str(path))
-    with store.creating() as pages:
+    with store.creating() as stored:
         for entry in entries:
             row = entry.chained_to(head)
-            pages.append(row)
+            stored.append(row)
             head = row.head
     return Ledger(path)
 
@@ -297,9 +297,9 @@ _OLD_HEAD = "011ec35b21e1d3b4b39f3920fda1c92349dda127298bf8b613e907384bdea33f"
 
 def _old_ledger(path, rows: int) -> Ledger:
     heads = list(itertools.accumulate(_OLD[:rows], chain, initial=ORIGIN))[1:]
-    with SQLiteStore(str(path)).creating() as pages:
+    with SQLiteStore(str(path)).creating() as stored:
         for number, (body, head) in enumerate(zip(_OLD, heads, strict=False), start=1):
-            pages.append(Row(number, body, head))
+            stored.append(Row(number, body, head))
     assert heads[3] == _OLD_HEAD
     return Ledger(path, cap=CAP, accountant="pld")
 

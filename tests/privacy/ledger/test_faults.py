@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpflows.errors import InputError
-from dpflows.privacy.ledger import Ledger, State, pending_files, publish, recover, stores
+from dpflows.privacy.ledger import Ledger, RunState, pending_files, publish, recover, stores
 from privacy.ledger.charges import cap_for, query
 
 FULL = "database or disk is full"
@@ -37,10 +37,10 @@ def _fill(ledger: Ledger, granted: list[str]) -> None:
 def test_a_disk_that_fills_up_grants_what_it_kept(path, monkeypatch):
     """SQLite itself runs out of pages, after different numbers of charges."""
     settle = stores._settle
-    pages = path.stat().st_size // 4096
+    stored = path.stat().st_size // 4096
     for extra in (0, 1, 3):
 
-        def cramped(connection, limit=pages + extra):
+        def cramped(connection, limit=stored + extra):
             settle(connection)
             connection.execute(f"PRAGMA max_page_count = {limit}")
 
@@ -51,7 +51,7 @@ def test_a_disk_that_fills_up_grants_what_it_kept(path, monkeypatch):
             _fill(ledger, granted)
         monkeypatch.setattr(stores, "_settle", settle)
         assert _charges(path) == before + granted
-        pages = path.stat().st_size // 4096
+        stored = path.stat().st_size // 4096
 
 
 class Failing(sqlite3.Connection):
@@ -157,7 +157,7 @@ def _judge(path: Path, target: Path, run: str) -> None:
     ledger.verify()
     if recover(ledger, run, target):
         digest = hashlib.sha256(target.read_bytes()).hexdigest()
-        assert ledger.state_of(run) == State("RELEASED", digest)
+        assert ledger.state_of(run) == RunState("RELEASED", digest)
         target.unlink()
     assert ledger.state_of(run) is not None
     assert not target.exists()
@@ -178,7 +178,7 @@ def test_a_full_disk_under_the_file_itself(tmp_path, path, monkeypatch, call):
             publish(ledger, receipt, target, lambda file: file.write_text("41"))
     assert not target.exists()
     if call == "fsync":
-        assert ledger.state_of(receipt.run) == State("RESERVED")
+        assert ledger.state_of(receipt.run) == RunState("RESERVED")
         publish(ledger, receipt, target, lambda file: file.write_text("41"))
     else:
         assert recover(ledger, receipt.run, target)
@@ -197,7 +197,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path, path):
 
     with pytest.raises(KeyboardInterrupt):
         publish(ledger, receipt, target, write)
-    assert ledger.state_of(receipt.run) == State("RESERVED")
+    assert ledger.state_of(receipt.run) == RunState("RESERVED")
     assert target.read_text() == "old"
     assert sorted(os.listdir(tmp_path)) == ["clinic.ledger", "model.out"]
 

@@ -12,7 +12,7 @@ from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import GaussianEvent, SampledGaussianEvent, SelectionEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
-from dpflows.privacy.ledger import Ledger, Receipt, State
+from dpflows.privacy.ledger import Ledger, Receipt, RunState
 from dpflows.privacy.ledger.stores import STORES, open_store
 from figures import note
 from privacy.ledger.charges import DELTA, cap_for, query, store_of
@@ -148,9 +148,9 @@ def test_a_full_ledger_still_lets_a_run_go_on(ledger):
 
 def test_a_released_run_is_over(ledger):
     receipt = ledger.reserve([query()], purpose="fit", run="night-7")
-    assert ledger.state_of("night-7") == State("RESERVED")
+    assert ledger.state_of("night-7") == RunState("RESERVED")
     marked = ledger.release(receipt, artefact=DIGEST)
-    assert ledger.state_of("night-7") == State("RELEASED", DIGEST)
+    assert ledger.state_of("night-7") == RunState("RELEASED", DIGEST)
     assert marked.epsilon == receipt.epsilon == ledger.spent()
     assert ledger.release(receipt, artefact=DIGEST) == marked
     assert ledger.release(marked, artefact=DIGEST) == marked
@@ -171,7 +171,7 @@ def test_only_its_own_receipts_count(ledger):
     for changed in ({"head": DIGEST}, {"entry": 9}, {"run": "nobody"}, {"epsilon": 0.0}):
         with pytest.raises(InputError, match="the ledger was replaced by an older copy"):
             ledger.release(dataclasses.replace(receipt, **changed))
-    assert ledger.state_of(receipt.run) == State("RESERVED")
+    assert ledger.state_of(receipt.run) == RunState("RESERVED")
 
 
 def test_runs_that_are_not_named_are_all_different(ledger):

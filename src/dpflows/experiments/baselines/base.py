@@ -128,8 +128,8 @@ class Clock:
 
 
 @dataclasses.dataclass(frozen=True)
-class Peer(abc.ABC):
-    """A baseline: a method of others. A new one is one file and one line in PEERS.
+class Baseline(abc.ABC):
+    """A baseline: a method of others. A new one is one file and one line in BASELINES.
 
     Attributes:
         bins: Number of intervals of a numeric column.

@@ -21,8 +21,15 @@ from dpflows.estimators.persistence import ESTIMATORS, estimator_class
 from dpflows.evaluation.fidelity import column_errors, pair_errors
 from dpflows.evaluation.learners import detection_auc, learn_auc
 from dpflows.evaluation.measures import Codings, moved_inside, reference_codings
-from dpflows.experiments.baselines import PEERS
-from dpflows.experiments.baselines.base import SECONDS, Columns, Grid, Peer, TooSlow, require_finite
+from dpflows.experiments.baselines import BASELINES
+from dpflows.experiments.baselines.base import (
+    SECONDS,
+    Baseline,
+    Columns,
+    Grid,
+    TooSlow,
+    require_finite,
+)
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.reading import read_table
@@ -99,7 +106,7 @@ class Line:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Arena:
+class Comparison:
     """A comparison: the rows to fit and the rows to test on, for all methods.
 
     Attributes:
@@ -173,12 +180,12 @@ def methods_for(schema: Schema) -> tuple[str, ...]:
     """
     is_plain = not dataclasses.replace(schema, target=None).is_mixed
     ours = tuple(dict.fromkeys((OURS, *ESTIMATORS))) if is_plain else (OURS,)
-    return (*ours, *PEERS)
+    return (*ours, *BASELINES)
 
 
 def missing_of(methods: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Baselines that cannot run here, and what to install for them."""
-    needs = ((name, PEERS[name]().missing()) for name in methods if name in PEERS)
+    needs = ((name, BASELINES[name]().missing()) for name in methods if name in BASELINES)
     return tuple((name, needed) for name, needed in needs if needed is not None)
 
 
@@ -191,20 +198,20 @@ def check_methods(methods: Sequence[str], schema: Schema) -> tuple[str, ...]:
     return tuple(dict.fromkeys(methods))
 
 
-def compare(arena: Arena, methods: Sequence[str]) -> Iterator[Line]:
+def compare(compared: Comparison, methods: Sequence[str]) -> Iterator[Line]:
     """The lines of real rows, then one for each method as it ends.
 
     Example:
         >>> from dpflows.table.columns import Column
         >>> ill = np.random.default_rng().random(300) < 0.3
         >>> schema = Schema((Column("ill", "boolean"),))
-        >>> arena = Arena({"ill": ill[:200]}, {"ill": ill[200:]}, schema, Budget(1.0, 1e-4))
+        >>> arena = Comparison({"ill": ill[:200]}, {"ill": ill[200:]}, schema, Budget(1.0, 1e-4))
         >>> [line.method for line in compare(arena, [])]
         ['real rows', 'real, discretised']
     """
-    require_finite(arena.budget)
-    for method in (REAL, DISCRETISED, *check_methods(methods, arena.schema)):
-        yield arena.line(method)
+    require_finite(compared.budget)
+    for method in (REAL, DISCRETISED, *check_methods(methods, compared.schema)):
+        yield compared.line(method)
 
 
 def split(columns: Columns, held_out: float, entropy: Entropy) -> tuple[Columns, Columns]:
@@ -234,43 +241,49 @@ def _variations(real: Columns, made: Columns, codings: Codings) -> tuple[float, 
     return float(np.mean(ones)), float(np.mean(twos)) if twos else 0.0
 
 
-def _maker(method: str) -> Callable[[Arena], Made]:
+def _maker(method: str) -> Callable[[Comparison], Made]:
     if method == REAL:
         return _real
     if method == DISCRETISED:
         return _discretised
-    if method in PEERS:
-        return functools.partial(_by_peer, PEERS[method])
+    if method in BASELINES:
+        return functools.partial(_by_peer, BASELINES[method])
     return functools.partial(_by_ours, method)
 
 
-def _real(arena: Arena) -> Made:
-    return arena.train, None
+def _real(compared: Comparison) -> Made:
+    return compared.train, None
 
 
-def _discretised(arena: Arena) -> Made:
-    grid = Grid.of(arena.schema)
-    return grid.decode(grid.encode(arena.train), arena.entropy), None
+def _discretised(compared: Comparison) -> Made:
+    grid = Grid.of(compared.schema)
+    return grid.decode(grid.encode(compared.train), compared.entropy), None
 
 
-def _by_peer(kind: type[Peer], arena: Arena) -> Made:
-    peer = kind(seconds=arena.seconds)
-    if needed := peer.missing():
+def _by_peer(kind: type[Baseline], compared: Comparison) -> Made:
+    baseline = kind(seconds=compared.seconds)
+    if needed := baseline.missing():
         raise InputError(f"not installed: {needed}")
-    drawn = peer.fit_sample(arena.train, arena.schema, arena.budget, arena.rows, arena.entropy)
-    return drawn, peer.guarantee(arena.schema, arena.budget, stamp=arena.entropy.stamp)
+    drawn = baseline.fit_sample(
+        compared.train,
+        compared.schema,
+        compared.budget,
+        compared.rows,
+        compared.entropy,
+    )
+    return drawn, baseline.guarantee(compared.schema, compared.budget, stamp=compared.entropy.stamp)
 
 
-def _by_ours(name: str, arena: Arena) -> Made:
-    budget = arena.budget
-    schema = arena.schema if name == OURS else dataclasses.replace(arena.schema, target=None)
+def _by_ours(name: str, compared: Comparison) -> Made:
+    budget = compared.budget
+    schema = compared.schema if name == OURS else dataclasses.replace(compared.schema, target=None)
     estimator = estimator_class(name)(
         budget.epsilon, budget.delta, schema=schema, neighbours=budget.neighbours
     )
     # a comparison is INTERNAL: its models are not released together
     with untracked():
-        estimator.fit(pa.table(dict(arena.train)))
-    drawn = read_table(estimator.sample(arena.rows), arena.schema).columns
+        estimator.fit(pa.table(dict(compared.train)))
+    drawn = read_table(estimator.sample(compared.rows), compared.schema).columns
     return drawn, estimator.guarantee_
 
 

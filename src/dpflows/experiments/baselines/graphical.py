@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from dpflows.experiments.baselines.base import (
+    Baseline,
     Binned,
     Clique,
     Clock,
@@ -25,7 +26,6 @@ from dpflows.experiments.baselines.base import (
     Counts,
     Graph,
     Measured,
-    Peer,
     cells_of,
     exact_counts,
     fit_graph,
@@ -48,7 +48,7 @@ _THRESHOLD = 3.0
 
 @final
 @dataclasses.dataclass(frozen=True)
-class MST(Peer):
+class MST(Baseline):
     """Counts of each column, of a spanning tree of pairs, and a distribution inferred from them.
 
     A third of the budget, in zero-concentrated privacy, goes to each of: the columns' counts,
@@ -223,7 +223,7 @@ _ITERATIONS = 1000
 
 @final
 @dataclasses.dataclass(frozen=True)
-class AIM(Peer):
+class AIM(Baseline):
     """Every round spends on the pair, or column, that the distribution so far explains worst.
 
     Attributes:
@@ -243,7 +243,7 @@ class AIM(Peer):
     def draw(self, rows: Binned, budget: Budget, n: int, entropy: Entropy) -> Codes:
         """Measure every column, then what is worst, until the budget is spent."""
         columns, fit = len(rows.sizes), _fitting(rows, Clock.of(self.seconds))
-        spending = Spending.planned(_rho(budget), _ROUNDS * columns)
+        spending = AIMBudget.planned(_rho(budget), _ROUNDS * columns)
         noise = spending.noise / math.sqrt(columns)
         seen = measure(rows, [(i,) for i in range(columns)], noise, entropy, "aim columns")
         graph = fit(seen, iterations=_ITERATIONS)
@@ -264,7 +264,7 @@ class AIM(Peer):
         rows: Binned,
         graph: Graph,
         seen: Sequence[Measured],
-        spending: "Spending",
+        spending: "AIMBudget",
         entropy: Entropy,
     ) -> Clique:
         """A column or pair, chosen in private by how far its counts are from expected ones."""
@@ -284,7 +284,7 @@ class AIM(Peer):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Spending:
+class AIMBudget:
     """The budget spent so far, in zCDP, and the cost of a round.
 
     Attributes:
@@ -298,7 +298,7 @@ class Spending:
         was asked before. Noise may depend on what was released, since these costs add up.
 
     Example:
-        >>> spending = Spending.planned(0.5, rounds=10)
+        >>> spending = AIMBudget.planned(0.5, rounds=10)
         >>> round(spending.cost, 3), round(spending.with_less_noise().cost, 3)
         (0.05, 0.2)
         >>> round(spending.after(0.42).used_up_if_last().cost, 3)
@@ -311,7 +311,7 @@ class Spending:
     width: float
 
     @classmethod
-    def planned(cls, rho: float, rounds: int) -> "Spending":
+    def planned(cls, rho: float, rounds: int) -> "AIMBudget":
         """Nothing spent yet, and a budget that lasts for so many rounds."""
         return cls(rho, 0.0, *_noise_and_width(rho / rounds))
 
@@ -335,15 +335,15 @@ class Spending:
         """How much of all will have been spent after this round."""
         return min(1.0, (self.spent + self.cost) / self.rho)
 
-    def after(self, cost: float) -> "Spending":
+    def after(self, cost: float) -> "AIMBudget":
         """With so much more spent."""
         return dataclasses.replace(self, spent=self.spent + cost)
 
-    def with_less_noise(self) -> "Spending":
+    def with_less_noise(self) -> "AIMBudget":
         """Half the noise, at four times the cost."""
         return dataclasses.replace(self, noise=self.noise / 2, width=self.width * 2)
 
-    def used_up_if_last(self) -> "Spending":
+    def used_up_if_last(self) -> "AIMBudget":
         """All that is left in this round, if it would not suffice for two."""
         if self.left > 2 * self.cost:
             return self

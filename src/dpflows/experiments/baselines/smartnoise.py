@@ -15,7 +15,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from dpflows.errors import InputError
-from dpflows.experiments.baselines.base import Binned, Codes, Peer, TooSlow
+from dpflows.experiments.baselines.base import Baseline, Binned, Codes, TooSlow
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.randomness import Entropy
@@ -29,7 +29,7 @@ _WORKER = Path(__file__).with_name("smartnoise_worker.py")
 
 
 @dataclasses.dataclass(frozen=True)
-class SmartNoise(Peer):
+class SmartNoise(Baseline):
     """A synthesizer of SmartNoise. Rows go to its process, and come back, through pipes."""
 
     needs: ClassVar[str] = "snsynth"

@@ -164,7 +164,7 @@ def _versions() -> dict[str, str]:
     return {library: metadata.version(library) for library in _LIBRARIES}
 
 
-class Spending(abc.ABC):
+class PrivacyPlan(abc.ABC):
     """A plan that knows its events before a row is read.
 
     Attributes:
@@ -295,7 +295,7 @@ def certified(claimed: Guarantee) -> Guarantee:
     return dataclasses.replace(claimed, epsilon=epsilon, replace_one_epsilon=replaced)
 
 
-def check_plan(guarantee: Guarantee, plan: Spending) -> None:
+def check_plan(guarantee: Guarantee, plan: PrivacyPlan) -> None:
     """Refuse a guarantee whose releases are not those of the plan beside it."""
     if _is_winner(guarantee.events, plan.events):
         return

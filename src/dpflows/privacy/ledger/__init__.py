@@ -4,8 +4,8 @@ The order of a release: commit the charge, read the data, write the file safely,
 released, make it visible. ``Ledger.reserve`` does the first, ``publish`` the last three.
 """
 
-from dpflows.privacy.ledger.compositions import State
+from dpflows.privacy.ledger.compositions import RunState
 from dpflows.privacy.ledger.entries import Entry, Receipt
 from dpflows.privacy.ledger.ledger import Ledger, pending_files, publish, recover
 
-__all__ = ["Entry", "Ledger", "Receipt", "State", "pending_files", "publish", "recover"]
+__all__ = ["Entry", "Ledger", "Receipt", "RunState", "pending_files", "publish", "recover"]

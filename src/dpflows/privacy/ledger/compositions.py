@@ -39,25 +39,25 @@ _REMEMBERED = 256
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Bill:
+class EventCounts:
     """How often each distinct event was charged; the order does not matter.
 
     Example:
         >>> from dpflows.privacy.events import PureEvent, Sensitivity
         >>> event = PureEvent(epsilon=Sensitivity.uniformly(0.25), purpose="a")
-        >>> Bill.of([event, event]).items
+        >>> EventCounts.of([event, event]).items
         frozenset({(PureEvent(purpose='', count=1, epsilon=...), 2)})
     """
 
     items: frozenset[tuple[Event, int]]
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> "Bill":
+    def of(cls, events: Iterable[Event]) -> "EventCounts":
         """Merge equal events, ignoring their purposes."""
         return cls.of_counts(counted(events))
 
     @classmethod
-    def of_counts(cls, counts: Counter[Event]) -> "Bill":
+    def of_counts(cls, counts: Counter[Event]) -> "EventCounts":
         """The same from events that are already counted."""
         return cls(frozenset(counts.items()))
 
@@ -75,14 +75,14 @@ def counted(events: Iterable[Event]) -> Counter[Event]:
     return counts
 
 
-def total(bill: Bill, cap: Budget, accountant: str) -> float:
+def total(counts: EventCounts, cap: Budget, accountant: str) -> float:
     """The epsilon of counted events at the cap's delta under the cap's neighbours.
 
     Guarantee:
         At least the true cost of events that were decided beforehand: only accountants that prove a
         bound are used, and an event whose cost is unknown under the cap's neighbours is an error.
     """
-    return _priced(bill, float(cap.delta), cap.neighbours, accountant)
+    return _priced(counts, float(cap.delta), cap.neighbours, accountant)
 
 
 def check_accountant(accountant: str) -> str:
@@ -101,20 +101,20 @@ def check_accountant(accountant: str) -> str:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _priced(bill: Bill, delta: float, neighbours: Neighbours, accountant: str) -> float:
+def _priced(counts: EventCounts, delta: float, neighbours: Neighbours, accountant: str) -> float:
     from dpflows.privacy.accounting import epsilon_of
 
     check_accountant(accountant)
-    return epsilon_of(bill.events(), delta=delta, neighbours=neighbours, accountant=accountant)
+    return epsilon_of(counts.events(), delta=delta, neighbours=neighbours, accountant=accountant)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class State:
+class RunState:
     """The state of a run: ``RESERVED``, or ``RELEASED`` with the digest of the release.
 
     Example:
-        >>> State("RELEASED", "ab" * 32).is_released
+        >>> RunState("RELEASED", "ab" * 32).is_released
         True
     """
 
@@ -128,7 +128,7 @@ class State:
 
 
 @final
-class Standing:
+class LedgerState:
     """The state after all rows read so far.
 
     Guarantee:
@@ -142,7 +142,7 @@ class Standing:
         self.remaining: float | None = None
         self.position: Position | None = None
         self.declared: tuple[tuple[Event, ...], ...] | None = None
-        self.undone: Counter[Bill] = Counter()
+        self.undone: Counter[EventCounts] = Counter()
         self.counts: Counter[Event] = Counter()
         self.charges: Counter[str] = Counter()
         self.reserved: dict[str, Entry] = {}
@@ -167,11 +167,11 @@ class Standing:
         self.epsilon, self.remaining = entry.epsilon, entry.remaining
         return entry
 
-    def state_of(self, run: str) -> State | None:
+    def state_of(self, run: str) -> RunState | None:
         """The state of a run."""
         if run in self.released:
-            return State("RELEASED", self.released[run].artefact)
-        return State("RESERVED") if run in self.reserved else None
+            return RunState("RELEASED", self.released[run].artefact)
+        return RunState("RESERVED") if run in self.reserved else None
 
     def receipt_of(self, entry: Entry) -> Receipt:
         """The receipt of an entry."""
@@ -230,29 +230,32 @@ class Standing:
         elif entry.state == "RELEASED":
             self.released[entry.run] = entry
         elif entry.state == "DECLARED":
-            self.declared, self.undone = entry.declared, Counter(map(Bill.of, entry.declared))
+            self.declared, self.undone = (
+                entry.declared,
+                Counter(map(EventCounts.of, entry.declared)),
+            )
         else:
             self.reserved[entry.run] = entry
             self.position = entry.position
             self.counts.update(counted(entry.events))
             self.charges[entry.purpose] += sum(event.count for event in entry.events)
             if self.declared is not None:
-                self.undone[Bill.of(entry.events)] -= 1
+                self.undone[EventCounts.of(entry.events)] -= 1
 
 
-def _declaration_follows(standing: Standing, opening: Opening, entry: Entry) -> bool:
-    is_first = standing.declared is None and not standing.reserved
+def _declaration_follows(state: LedgerState, opening: Opening, entry: Entry) -> bool:
+    is_first = state.declared is None and not state.reserved
     within = entry.epsilon <= opening.cap.epsilon and all(entry.declared)
     return opening.composition == "declared" and is_first and within
 
 
-def _charge_follows(standing: Standing, opening: Opening, entry: Entry) -> bool:
+def _charge_follows(state: LedgerState, opening: Opening, entry: Entry) -> bool:
     cap = opening.cap
     within = entry.neighbours == cap.neighbours and entry.epsilon <= cap.epsilon
-    is_new = entry.run not in standing.reserved and len(entry.events) > 0
+    is_new = entry.run not in state.reserved and len(entry.events) > 0
     if opening.composition == "declared":
-        return within and is_new and standing.undone[Bill.of(entry.events)] > 0
-    return within and is_new and _moves_on(standing.position, entry.position)
+        return within and is_new and state.undone[EventCounts.of(entry.events)] > 0
+    return within and is_new and _moves_on(state.position, entry.position)
 
 
 def _moves_on(before: Position | None, after: Position | None) -> bool:
@@ -269,12 +272,12 @@ def _grows(before: float | None, after: float | None, cap: float) -> bool:
     return after is None or (before is not None and before <= after <= cap)
 
 
-def _release_follows(standing: Standing, opening: Opening, entry: Entry) -> bool:
-    unmarked = entry.run in standing.reserved and entry.run not in standing.released
-    return unmarked and (entry.epsilon, entry.remaining) == (standing.epsilon, standing.remaining)
+def _release_follows(state: LedgerState, opening: Opening, entry: Entry) -> bool:
+    unmarked = entry.run in state.reserved and entry.run not in state.released
+    return unmarked and (entry.epsilon, entry.remaining) == (state.epsilon, state.remaining)
 
 
-_FOLLOWS: dict[str, Callable[[Standing, Opening, Entry], bool]] = {
+_FOLLOWS: dict[str, Callable[[LedgerState, Opening, Entry], bool]] = {
     "DECLARED": _declaration_follows,
     "RESERVED": _charge_follows,
     "RELEASED": _release_follows,
@@ -291,7 +294,7 @@ _ROUNDING = 1e-12
 _SPREAD = 100
 
 
-class Terms(NamedTuple):
+class Grant(NamedTuple):
     """The terms that a ledger records for a granted charge."""
 
     epsilon: float
@@ -322,11 +325,11 @@ class Method(abc.ABC):
         return self._opening.cap
 
     @abc.abstractmethod
-    def charge(self, standing: Standing, events: Sequence[Event]) -> Terms:
+    def charge(self, state: LedgerState, events: Sequence[Event]) -> Grant:
         """The terms of a new charge; raises if it is refused."""
 
     @abc.abstractmethod
-    def remaining(self, standing: Standing) -> float:
+    def remaining(self, state: LedgerState) -> float:
         """The epsilon, at the cap's delta, that remains for one further fit."""
 
     @abc.abstractmethod
@@ -334,19 +337,19 @@ class Method(abc.ABC):
         """Refuse entries that record less than their events cost."""
 
     def _refusal(
-        self, standing: Standing, counts_as: float, events: Sequence[Event]
+        self, state: LedgerState, counts_as: float, events: Sequence[Event]
     ) -> BudgetError:
-        cap, left = self._cap, self.remaining(standing)
+        cap, left = self._cap, self.remaining(state)
         return BudgetError(
             f"the ledger's cap is epsilon {cap.epsilon:g} at delta {cap.delta:g} for all charges "
-            f"together; epsilon {standing.epsilon:.4g} is spent; this charge counts as epsilon "
+            f"together; epsilon {state.epsilon:.4g} is spent; this charge counts as epsilon "
             f"{counts_as:.4g}{self._alone(events, counts_as)}, and one further fit may use at most "
             f"epsilon {rounded_down(left)}; nothing was charged; request a smaller epsilon"
         )
 
     def _alone(self, events: Sequence[Event], counts_as: float) -> str:
         """A remark where a filter counts a charge for clearly more than it costs alone."""
-        alone = total(Bill.of(events), self._cap, "pld")
+        alone = total(EventCounts.of(events), self._cap, "pld")
         if not alone < 0.95 * counts_as:
             return ""
         return f" ({alone:.4g} alone; see 'What a charge counts for' in docs/ledger.md)"
@@ -360,22 +363,22 @@ class AdaptiveMethod(Method):
         Holds for charges chosen by earlier results: see ``AdaptiveFilter``.
     """
 
-    def charge(self, standing: Standing, events: Sequence[Event]) -> Terms:
+    def charge(self, state: LedgerState, events: Sequence[Event]) -> Grant:
         """Account for the first charge exactly, and for each later one as the filter counts it."""
-        if not standing.reserved:
-            return self._first(standing, events)
-        gate, before = self._gate(standing), self._position(standing)
+        if not state.reserved:
+            return self._first(state, events)
+        gate, before = self._gate(state), self._position(state)
         after = advanced(gate, before, events)
         if after.is_over:
-            raise self._too_much(standing, gate, before, events)
-        epsilon = max(standing.epsilon, _epsilon_at(gate, after))
-        return Terms(min(epsilon, self._cap.epsilon), _left_at(gate, after), after)
+            raise self._too_much(state, gate, before, events)
+        epsilon = max(state.epsilon, _epsilon_at(gate, after))
+        return Grant(min(epsilon, self._cap.epsilon), _left_at(gate, after), after)
 
-    def remaining(self, standing: Standing) -> float:
+    def remaining(self, state: LedgerState) -> float:
         """The whole cap before the first charge; then what remains in the filter."""
-        if not standing.reserved:
+        if not state.reserved:
             return self._cap.epsilon
-        return _left_at(self._gate(standing), self._position(standing))
+        return _left_at(self._gate(state), self._position(state))
 
     def recheck(self, entries: Sequence[Entry]) -> None:
         """Recompute the cost of every charge, and up to a hundred totals."""
@@ -392,7 +395,7 @@ class AdaptiveMethod(Method):
             self._recheck_prices(charges, len(old))
 
     def _recheck_prices(self, charges: Sequence[Entry], old: int) -> None:
-        gate, chosen = gate_for(self._cap, Bill.of(charges[0].events)), spread(len(charges))
+        gate, chosen = gate_for(self._cap, EventCounts.of(charges[0].events)), spread(len(charges))
         before = _repriced(gate, charges[:old]) if old else None
         for place, entry in enumerate(charges[old:], start=old):
             after = entry.position or _start(gate)
@@ -404,28 +407,28 @@ class AdaptiveMethod(Method):
                 _check_left(entry, _left_at(gate, after))
             before = after
 
-    def _first(self, standing: Standing, events: Sequence[Event]) -> Terms:
-        bill = Bill.of(events)
-        epsilon = total(bill, self._cap, "pld")
+    def _first(self, state: LedgerState, events: Sequence[Event]) -> Grant:
+        counts = EventCounts.of(events)
+        epsilon = total(counts, self._cap, "pld")
         # Written so that a total that is no number is refused too.
         if not epsilon <= self._cap.epsilon:
-            raise self._refusal(standing, epsilon, events)
-        gate = gate_for(self._cap, bill)
-        return Terms(epsilon, gate.remaining(0.0), _start(gate))
+            raise self._refusal(state, epsilon, events)
+        gate = gate_for(self._cap, counts)
+        return Grant(epsilon, gate.remaining(0.0), _start(gate))
 
-    def _gate(self, standing: Standing) -> "AdaptiveFilter":
-        first = next(iter(standing.reserved.values()))
-        return gate_for(self._cap, Bill.of(first.events))
+    def _gate(self, state: LedgerState) -> "AdaptiveFilter":
+        first = next(iter(state.reserved.values()))
+        return gate_for(self._cap, EventCounts.of(first.events))
 
-    def _position(self, standing: Standing) -> Position:
-        if standing.position is None:
+    def _position(self, state: LedgerState) -> Position:
+        if state.position is None:
             # All charges are from version 0.1.
-            return _repriced(self._gate(standing), list(standing.reserved.values()))
-        return standing.position
+            return _repriced(self._gate(state), list(state.reserved.values()))
+        return state.position
 
     def _too_much(
         self,
-        standing: Standing,
+        state: LedgerState,
         gate: "AdaptiveFilter",
         before: Position,
         events: Sequence[Event],
@@ -447,7 +450,7 @@ class AdaptiveMethod(Method):
                 "set aside for that is used up or too small; nothing was charged; make it the "
                 "first charge of a ledger"
             )
-        return self._refusal(standing, as_epsilon(price.mu, self._cap.delta), events)
+        return self._refusal(state, as_epsilon(price.mu, self._cap.delta), events)
 
 
 @final
@@ -460,17 +463,17 @@ class SumMethod(Method):
         Whitehouse, Ramdas, Rogers and Wu 2023).
     """
 
-    def charge(self, standing: Standing, events: Sequence[Event]) -> Terms:
+    def charge(self, state: LedgerState, events: Sequence[Event]) -> Grant:
         """The total with the new charge, which must not exceed the cap."""
-        counts = standing.counts + counted(events)
+        counts = state.counts + counted(events)
         epsilon = self._total(counts)
         if not epsilon <= self._cap.epsilon:
-            raise self._refusal(standing, self._total(counted(events)), events)
-        return Terms(epsilon, self._left(counts))
+            raise self._refusal(state, self._total(counted(events)), events)
+        return Grant(epsilon, self._left(counts))
 
-    def remaining(self, standing: Standing) -> float:
+    def remaining(self, state: LedgerState) -> float:
         """The epsilon of the Gaussian that the rest of the sum allows."""
-        return self._left(standing.counts)
+        return self._left(state.counts)
 
     def recheck(self, entries: Sequence[Entry]) -> None:
         """Recompute up to a hundred totals, always including the last one."""
@@ -480,12 +483,12 @@ class SumMethod(Method):
             _check_left(charges[-1], self._left(counted(e for one in charges for e in one.events)))
 
     def _total(self, counts: Counter[Event]) -> float:
-        return _sum_of(Bill.of_counts(counts), self._cap, self._opening.accountant)
+        return _sum_of(EventCounts.of_counts(counts), self._cap, self._opening.accountant)
 
     def _left(self, counts: Counter[Event]) -> float:
         from dpflows.privacy.accounting.filters import largest_left
 
-        events = Bill.of_counts(counts).events()
+        events = EventCounts.of_counts(counts).events()
         return largest_left(self._opening.accountant, self._cap, events)
 
 
@@ -498,9 +501,9 @@ class DeclaredMethod(Method):
         so that all results together are a part of what was declared.
     """
 
-    def declare(self, charges: Sequence[tuple[Event, ...]]) -> Terms:
+    def declare(self, charges: Sequence[tuple[Event, ...]]) -> Grant:
         """The total of all declared charges, which must not exceed the cap."""
-        whole = Bill.of(event for charge in charges for event in charge)
+        whole = EventCounts.of(event for charge in charges for event in charge)
         epsilon = total(whole, self._cap, self._opening.accountant)
         if not epsilon <= self._cap.epsilon:
             raise BudgetError(
@@ -508,25 +511,23 @@ class DeclaredMethod(Method):
                 f"{self._cap.delta:g}; the {len(charges):,} charges declared would cost "
                 f"{epsilon:.4g} together; nothing was declared; declare fewer or smaller ones"
             )
-        return Terms(epsilon, self._largest(map(Bill.of, charges)))
+        return Grant(epsilon, self._largest(map(EventCounts.of, charges)))
 
-    def charge(self, standing: Standing, events: Sequence[Event]) -> Terms:
+    def charge(self, state: LedgerState, events: Sequence[Event]) -> Grant:
         """Grant a charge that was declared and not made yet."""
-        left, wanted = self._undone(standing), Bill.of(events)
+        left, wanted = self._undone(state), EventCounts.of(events)
         if not left[wanted]:
             raise BudgetError(
                 "this charge is not among those declared for the ledger that remain "
-                f"({left.total():,} of {len(standing.declared or ()):,}); nothing was charged; "
+                f"({left.total():,} of {len(state.declared or ()):,}); nothing was charged; "
                 "make a declared charge, or create another ledger"
             )
         left[wanted] -= 1
-        return Terms(standing.epsilon, self._largest(left.elements()))
+        return Grant(state.epsilon, self._largest(left.elements()))
 
-    def remaining(self, standing: Standing) -> float:
+    def remaining(self, state: LedgerState) -> float:
         """The largest single charge that was declared and not made yet."""
-        return (
-            0.0 if standing.declared is None else self._largest(self._undone(standing).elements())
-        )
+        return 0.0 if state.declared is None else self._largest(self._undone(state).elements())
 
     def recheck(self, entries: Sequence[Entry]) -> None:
         """Recompute the total of the declaration; all later rows repeat it."""
@@ -535,16 +536,16 @@ class DeclaredMethod(Method):
                 epsilon = self.declare(entry.declared).epsilon
                 _check(entry, epsilon)
 
-    def _undone(self, standing: Standing) -> Counter[Bill]:
-        if standing.declared is None:
+    def _undone(self, state: LedgerState) -> Counter[EventCounts]:
+        if state.declared is None:
             raise InputError(
                 "the ledger grants only declared charges, and none is declared yet; call "
                 "declare([...]) with all charges before the first one"
             )
-        return +standing.undone
+        return +state.undone
 
-    def _largest(self, bills: Iterable[Bill]) -> float:
-        costs = (total(bill, self._cap, self._opening.accountant) for bill in set(bills))
+    def _largest(self, counts: Iterable[EventCounts]) -> float:
+        costs = (total(counts, self._cap, self._opening.accountant) for counts in set(counts))
         return max(costs, default=0.0)
 
 
@@ -581,7 +582,7 @@ def check_choice_of(composition: str, accountant: str | None) -> str:
 
 def same_charges(one: Sequence[Sequence[Event]], other: Sequence[Sequence[Event]]) -> bool:
     """Whether two declarations hold the same charges, in whatever order."""
-    return Counter(map(Bill.of, one)) == Counter(map(Bill.of, other))
+    return Counter(map(EventCounts.of, one)) == Counter(map(EventCounts.of, other))
 
 
 def advanced(gate: "AdaptiveFilter", before: Position, events: Sequence[Event]) -> Position:
@@ -623,7 +624,7 @@ def _left_at(gate: "AdaptiveFilter", position: Position) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def gate_for(cap: Budget, first: Bill) -> "AdaptiveFilter":
+def gate_for(cap: Budget, first: EventCounts) -> "AdaptiveFilter":
     """The filter that the first charge leaves."""
     from dpflows.privacy.accounting.filters import AdaptiveFilter
 
@@ -656,15 +657,15 @@ def _recheck_totals(charges: Sequence[Entry], cap: Budget, accountant: str) -> N
     for place, entry in enumerate(charges):
         counts.update(counted(entry.events))
         if place in chosen:
-            _check(entry, _sum_of(Bill.of_counts(counts), cap, accountant))
+            _check(entry, _sum_of(EventCounts.of_counts(counts), cap, accountant))
 
 
-def _sum_of(bill: Bill, cap: Budget, accountant: str) -> float:
+def _sum_of(counts: EventCounts, cap: Budget, accountant: str) -> float:
     if accountant != RDP_FILTER:
-        return total(bill, cap, accountant)
+        return total(counts, cap, accountant)
     from dpflows.privacy.accounting.filters import PrivacyFilter
 
-    return PrivacyFilter(cap).total(bill.events())
+    return PrivacyFilter(cap).total(counts.events())
 
 
 def _covers(recorded: Position, least: Position) -> bool:

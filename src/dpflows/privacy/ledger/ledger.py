@@ -21,8 +21,8 @@ from dpflows.privacy.events import Event, check_choice
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.ledger.compositions import (
     DeclaredMethod,
-    Standing,
-    State,
+    LedgerState,
+    RunState,
     check_choice_of,
     method_of,
     same_charges,
@@ -42,11 +42,11 @@ from dpflows.privacy.ledger.entries import (
     random_name,
     read_entry,
 )
-from dpflows.privacy.ledger.stores import Pages, Store, open_store
+from dpflows.privacy.ledger.stores import Store, StoredRows, open_store
 
 
 @final
-class Desk:
+class LedgerTransaction:
     """An open transaction, in which no one else can add rows.
 
     Guarantee:
@@ -54,18 +54,18 @@ class Desk:
         the one that opened the transaction.
     """
 
-    def __init__(self, pages: Pages, standing: Standing) -> None:
-        self.pages, self.standing = pages, standing
+    def __init__(self, stored: StoredRows, state: LedgerState) -> None:
+        self.stored, self.state = stored, state
         self._process, self._broken = os.getpid(), False
         self.has_written = False
 
     def write(self, **fields: Any) -> Entry:
         """Chain an entry to the last one."""
-        entry = Entry(number=self.standing.number + 1, time=now(), **fields)
-        row = entry.chained_to(self.standing.head)
+        entry = Entry(number=self.state.number + 1, time=now(), **fields)
+        row = entry.chained_to(self.state.head)
         self._broken = self.has_written = True
-        self.pages.append(row)
-        written = self.standing.add(row)
+        self.stored.append(row)
+        written = self.state.add(row)
         self._broken = False
         return written
 
@@ -84,7 +84,7 @@ class Desk:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wishes:
+class LedgerSettings:
     """The caller's settings for a ledger; ``None`` accepts those of the ledger.
 
     Attributes:
@@ -98,26 +98,26 @@ class Wishes:
     accountant: str | None
 
 
-def opened(store: Store, wishes: Wishes) -> Opening:
+def opened(store: Store, settings: LedgerSettings) -> Opening:
     """The first entry of a ledger; it is written if there is none and a cap is given."""
-    if wishes.composition is not None:
-        check_choice("composition", wishes.composition, COMPOSITIONS)
+    if settings.composition is not None:
+        check_choice("composition", settings.composition, COMPOSITIONS)
     found = _found(store)
     if found is None:
-        found = _made(store, wishes)
-    _require_same(found, wishes)
+        found = _made(store, settings)
+    _require_same(found, settings)
     return found
 
 
 def _found(store: Store) -> Opening | None:
     if not store.exists():
         return None
-    with store.reading() as pages:
-        return _first(pages)
+    with store.reading() as stored:
+        return _first(stored)
 
 
-def _made(store: Store, wishes: Wishes) -> Opening:
-    cap, composition = wishes.cap, cast(Composition, wishes.composition or "adaptive")
+def _made(store: Store, settings: LedgerSettings) -> Opening:
+    cap, composition = settings.cap, cast(Composition, settings.composition or "adaptive")
     if cap is None:
         raise InputError(
             f"there is no ledger at {store.name}; name an existing one, or give a cap to create it "
@@ -126,31 +126,31 @@ def _made(store: Store, wishes: Wishes) -> Opening:
         )
     if not cap.is_private:
         raise InputError("epsilon of a cap must be finite: a ledger needs a limit")
-    accountant = check_choice_of(composition, wishes.accountant)
+    accountant = check_choice_of(composition, settings.accountant)
     opening = Opening(random_name(), cap, accountant, composition)
     entry = Entry(number=1, state="OPENED", epsilon=0.0, time=now(), opening=opening)
-    with store.creating() as pages:
+    with store.creating() as stored:
         # Somebody else may have been first.
-        first = _first(pages)
+        first = _first(stored)
         if first is None:
-            pages.append(entry.chained_to(ORIGIN))
+            stored.append(entry.chained_to(ORIGIN))
         return first or opening
 
 
-def _first(pages: Pages) -> Opening | None:
-    row = pages.at(1)
+def _first(stored: StoredRows) -> Opening | None:
+    row = stored.at(1)
     return None if row is None else read_entry(row, ORIGIN).opening
 
 
-def _require_same(found: Opening, wishes: Wishes) -> None:
-    if wishes.cap is not None and wishes.cap != found.cap:
+def _require_same(found: Opening, settings: LedgerSettings) -> None:
+    if settings.cap is not None and settings.cap != found.cap:
         fixed = found.cap
         raise InputError(
             f"the ledger's cap was fixed when it was created: epsilon {fixed.epsilon:g}, delta "
             f"{fixed.delta:g}, neighbours {fixed.neighbours}; remove the cap, or give this one"
         )
     for name in ("composition", "accountant"):
-        wanted, fixed_name = getattr(wishes, name), getattr(found, name)
+        wanted, fixed_name = getattr(settings, name), getattr(found, name)
         if wanted is not None and wanted != fixed_name:
             raise InputError(
                 f"the ledger's {name} was fixed when it was created: {fixed_name!r}; remove the "
@@ -206,7 +206,7 @@ class Ledger:
         accountant: str | None = None,
     ) -> None:
         self._store = open_store(place)
-        self._opening: Opening = opened(self._store, Wishes(cap, composition, accountant))
+        self._opening: Opening = opened(self._store, LedgerSettings(cap, composition, accountant))
         self._method = method_of(self._opening)
         # Each thread has its own: nothing here is locked, so a fork finds nothing locked.
         self._own = threading.local()
@@ -265,11 +265,11 @@ class Ledger:
         declared = tuple(plain_events(charge) for charge in charges)
         if not declared or not all(declared):
             raise InputError("charges must not be empty; give the events of each charge")
-        with self._writing() as desk:
-            known = desk.standing.declared
+        with self._writing() as transaction:
+            known = transaction.state.declared
             if known is None:
-                terms = self._method.declare(declared)
-                desk.write(state="DECLARED", declared=declared, **terms.recorded())
+                grant = self._method.declare(declared)
+                transaction.write(state="DECLARED", declared=declared, **grant.recorded())
             elif not same_charges(known, declared):
                 raise InputError(
                     "the ledger has another declaration, which cannot be changed; make the "
@@ -295,25 +295,25 @@ class Ledger:
         charged = plain_events(events)
         if not charged:
             raise InputError("events must not be empty; give the events to charge")
-        with self._writing() as desk:
-            known = desk.standing.resumed(name, charged, purpose)
+        with self._writing() as transaction:
+            known = transaction.state.resumed(name, charged, purpose)
             if known is not None:
                 return known
-            terms = self._method.charge(desk.standing, charged)
-            entry = desk.write(
+            grant = self._method.charge(transaction.state, charged)
+            entry = transaction.write(
                 state="RESERVED",
-                **terms.recorded(),
+                **grant.recorded(),
                 run=name,
                 purpose=purpose,
                 neighbours=self.cap.neighbours,
                 events=charged,
             )
-            return desk.standing.receipt_of(entry)
+            return transaction.state.receipt_of(entry)
 
     def require_room(self, events: Sequence[Event]) -> None:
         """Raise if a charge would be refused now; writes and reserves nothing."""
-        with self._reading() as standing:
-            self._method.charge(standing, plain_events(events))
+        with self._reading() as state:
+            self._method.charge(state, plain_events(events))
 
     def release(self, receipt: Receipt, *, artefact: str = "") -> Receipt:
         """Record that a charged release is about to become visible.
@@ -327,25 +327,25 @@ class Ledger:
                 another artefact.
         """
         check_artefact(artefact)
-        with self._writing() as desk:
-            standing = desk.standing
-            standing.require(receipt)
-            known = standing.marked(receipt.run, artefact)
+        with self._writing() as transaction:
+            state = transaction.state
+            state.require(receipt)
+            known = state.marked(receipt.run, artefact)
             if known is not None:
                 return known
-            entry = desk.write(
+            entry = transaction.write(
                 state="RELEASED",
-                epsilon=standing.epsilon,
-                remaining=standing.remaining,
+                epsilon=state.epsilon,
+                remaining=state.remaining,
                 run=receipt.run,
                 artefact=artefact,
             )
-            return standing.receipt_of(entry)
+            return state.receipt_of(entry)
 
-    def state_of(self, run: str) -> State | None:
+    def state_of(self, run: str) -> RunState | None:
         """The state of a run; ``None`` if it was never charged."""
-        with self._reading() as standing:
-            return standing.state_of(run)
+        with self._reading() as state:
+            return state.state_of(run)
 
     def spent(self) -> float:
         """The epsilon of all charges together at the cap's delta, as the last entry records it.
@@ -354,11 +354,11 @@ class Ledger:
             A bound if the decision to stop charging here did not depend on results. The cap is a
             bound in any case.
         """
-        desk = self._held()
-        if desk is not None:
-            return desk.standing.epsilon
-        with self._store.reading() as pages:
-            return _recorded(pages).epsilon
+        transaction = self._held()
+        if transaction is not None:
+            return transaction.state.epsilon
+        with self._store.reading() as stored:
+            return _recorded(stored).epsilon
 
     def remaining(self) -> float:
         """The epsilon, at the cap's delta, that remains for one further fit.
@@ -367,20 +367,20 @@ class Ledger:
         Gaussian noise (a mixture, or gradient steps by the default rules), up to a margin
         of 1% in the noise. Before the first charge it is the whole cap.
         """
-        desk = self._held()
-        if desk is None:
-            with self._store.reading() as pages:
-                left = _recorded(pages).remaining
+        transaction = self._held()
+        if transaction is None:
+            with self._store.reading() as stored:
+                left = _recorded(stored).remaining
             if left is not None:
                 return left
-        with self._reading() as standing:
-            known = standing.remaining
-            return self._method.remaining(standing) if known is None else known
+        with self._reading() as state:
+            known = state.remaining
+            return self._method.remaining(state) if known is None else known
 
     def charged(self, purpose: str) -> int:
         """How many events, each as often as it counts, were reserved for a purpose."""
-        with self._reading() as standing:
-            return standing.charges[purpose]
+        with self._reading() as state:
+            return state.charges[purpose]
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -395,9 +395,9 @@ class Ledger:
 
     def history(self) -> list[Entry]:
         """All entries, each checked against those before it."""
-        with self._walking() as pages:
-            standing = Standing()
-            return [standing.add(row) for row in pages.after(0)]
+        with self._walking() as stored:
+            state = LedgerState()
+            return [state.add(row) for row in stored.after(0)]
 
     def odometer(self) -> list[tuple[int, float]]:
         """The number of each charge and the total epsilon after it."""
@@ -413,74 +413,74 @@ class Ledger:
             InputError: A row was changed, removed or added by another program; or the receipt's
                 entry is not here, because the ledger was replaced by an older copy.
         """
-        with self._walking() as pages:
-            standing = Standing()
-            entries = [standing.add(row) for row in pages.after(0)]
-        if standing.opened != self._opening:
+        with self._walking() as stored:
+            state = LedgerState()
+            entries = [state.add(row) for row in stored.after(0)]
+        if state.opened != self._opening:
             raise InputError("the ledger was replaced by another one; restore the original")
         if receipt is not None:
-            standing.require(receipt)
+            state.require(receipt)
         self._method.recheck(entries)
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[Desk]:
-        desk = self._held()
-        if desk is not None:
-            yield desk
+    def _writing(self) -> Iterator[LedgerTransaction]:
+        transaction = self._held()
+        if transaction is not None:
+            yield transaction
             return
-        with self._store.writing() as pages:
-            desk = Desk(pages, self._caught_up(pages))
-            self._own.desk = desk
+        with self._store.writing() as stored:
+            transaction = LedgerTransaction(stored, self._caught_up(stored))
+            self._own.transaction = transaction
             try:
-                yield desk
+                yield transaction
             finally:
-                self._own.desk = None
-                self._own.standing = None if desk.has_written else desk.standing
-            desk.close()
+                self._own.transaction = None
+                self._own.state = None if transaction.has_written else transaction.state
+            transaction.close()
         # Not before the commit: rows that were taken back must not be remembered.
-        self._own.standing = desk.standing
+        self._own.state = transaction.state
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[Standing]:
-        desk = self._held()
-        if desk is not None:
-            yield desk.standing
+    def _reading(self) -> Iterator[LedgerState]:
+        transaction = self._held()
+        if transaction is not None:
+            yield transaction.state
             return
-        with self._store.reading() as pages:
-            standing = self._caught_up(pages)
-        self._own.standing = standing
-        yield standing
+        with self._store.reading() as stored:
+            state = self._caught_up(stored)
+        self._own.state = state
+        yield state
 
     @contextlib.contextmanager
-    def _walking(self) -> Iterator[Pages]:
-        desk = self._held()
-        if desk is not None:
-            yield desk.pages
+    def _walking(self) -> Iterator[StoredRows]:
+        transaction = self._held()
+        if transaction is not None:
+            yield transaction.stored
             return
-        with self._store.reading() as pages:
-            yield pages
+        with self._store.reading() as stored:
+            yield stored
 
-    def _held(self) -> Desk | None:
-        desk: Desk | None = getattr(self._own, "desk", None)
-        if desk is not None:
-            desk.require_own_process()
-        return desk
+    def _held(self) -> LedgerTransaction | None:
+        transaction: LedgerTransaction | None = getattr(self._own, "transaction", None)
+        if transaction is not None:
+            transaction.require_own_process()
+        return transaction
 
-    def _caught_up(self, pages: Pages) -> Standing:
+    def _caught_up(self, stored: StoredRows) -> LedgerState:
         """The state after all rows; those that this thread has read are not read again."""
-        standing: Standing = getattr(self._own, "standing", None) or Standing()
-        self._own.standing = None
-        row = pages.at(standing.number)
-        if standing.number and (row is None or row.head != standing.head):
+        state: LedgerState = getattr(self._own, "state", None) or LedgerState()
+        self._own.state = None
+        row = stored.at(state.number)
+        if state.number and (row is None or row.head != state.head):
             raise InputError(
                 f"{self._store.name} lacks entries that it had before: it was replaced by an older "
                 "copy; restore the newest copy"
             )
-        for row in pages.after(standing.number):
-            standing.add(row)
-        if standing.opened != self._opening:
+        for row in stored.after(state.number):
+            state.add(row)
+        if state.opened != self._opening:
             raise InputError("the ledger was replaced by another one; restore the original")
-        return standing
+        return state
 
     def __reduce__(self) -> NoReturn:
         raise InputError(
@@ -488,12 +488,12 @@ class Ledger:
         )
 
 
-def _recorded(pages: Pages) -> Entry:
+def _recorded(stored: StoredRows) -> Entry:
     """The last row, which must match the row before it."""
-    last = pages.last()
+    last = stored.last()
     if last is None:
         raise InputError("the ledger has lost its entries; restore the newest copy")
-    before = pages.at(last.number - 1)
+    before = stored.at(last.number - 1)
     return read_entry(last, ORIGIN if before is None else before.head)
 
 

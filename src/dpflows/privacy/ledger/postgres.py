@@ -9,7 +9,7 @@ from typing import Any, final
 
 from dpflows.errors import InputError
 from dpflows.privacy.ledger.entries import Row
-from dpflows.privacy.ledger.stores import PATIENCE, Pages, Store, closed_by_opener
+from dpflows.privacy.ledger.stores import PATIENCE, Store, StoredRows, closed_by_opener
 
 _CONNECT_SECONDS = 15
 #: Whoever makes the table holds this lock, since there is no table to lock yet.
@@ -55,7 +55,7 @@ class PostgresStore(Store):
             return _has_table(connection)
 
     @contextlib.contextmanager
-    def creating(self) -> Iterator[Pages]:
+    def creating(self) -> Iterator[StoredRows]:
         """In one transaction, create the table if it does not exist, and add the block's rows."""
         with self._transaction("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE") as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING,))
@@ -65,13 +65,13 @@ class PostgresStore(Store):
             yield _locked(connection)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Pages]:
+    def writing(self) -> Iterator[StoredRows]:
         """Lock the table, waiting if necessary."""
         with self._transaction("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE") as connection:
             yield _locked(connection)
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Pages]:
+    def reading(self) -> Iterator[StoredRows]:
         """Read one snapshot, without a lock."""
         with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as connection:
             yield _Rows(connection)
@@ -99,7 +99,7 @@ class PostgresStore(Store):
 
 
 @final
-class _Rows(Pages):
+class _Rows(StoredRows):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
@@ -122,7 +122,7 @@ class _Rows(Pages):
         return None if found is None else Row(*found)
 
 
-def _locked(connection: Any) -> Pages:
+def _locked(connection: Any) -> StoredRows:
     # Each statement sees what was committed before it, so after the lock nothing is missed.
     connection.execute("LOCK TABLE dpflows_ledger IN EXCLUSIVE MODE")
     return _Rows(connection)

@@ -31,7 +31,7 @@ STORES: dict[str, tuple[str, str]] = {
 _INHERITED: list[Any] = []
 
 
-class Pages(abc.ABC):
+class StoredRows(abc.ABC):
     """The rows, inside a transaction."""
 
     @abc.abstractmethod
@@ -77,15 +77,15 @@ class Store(abc.ABC):
         """Whether the store holds committed rows."""
 
     @abc.abstractmethod
-    def creating(self) -> contextlib.AbstractContextManager[Pages]:
+    def creating(self) -> contextlib.AbstractContextManager[StoredRows]:
         """An exclusive transaction that first creates the store if it does not exist."""
 
     @abc.abstractmethod
-    def writing(self) -> contextlib.AbstractContextManager[Pages]:
+    def writing(self) -> contextlib.AbstractContextManager[StoredRows]:
         """An exclusive transaction."""
 
     @abc.abstractmethod
-    def reading(self) -> contextlib.AbstractContextManager[Pages]:
+    def reading(self) -> contextlib.AbstractContextManager[StoredRows]:
         """All rows as they were at one moment."""
 
 
@@ -195,7 +195,7 @@ class SQLiteStore(Store):
             return _has_table(connection, self._path)
 
     @contextlib.contextmanager
-    def creating(self) -> Iterator[Pages]:
+    def creating(self) -> Iterator[StoredRows]:
         """Create the file, and in one transaction the table and the block's rows."""
         self._touch()
         with self._transaction("BEGIN IMMEDIATE") as connection:
@@ -205,14 +205,14 @@ class SQLiteStore(Store):
             yield _Rows(connection)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Pages]:
+    def writing(self) -> Iterator[StoredRows]:
         """Take the file's write lock, waiting if necessary."""
         with self._transaction("BEGIN IMMEDIATE") as connection:
             _require_table(connection, self._path)
             yield _Rows(connection)
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Pages]:
+    def reading(self) -> Iterator[StoredRows]:
         """Read under the shared lock."""
         with self._transaction("BEGIN") as connection:
             _require_table(connection, self._path)
@@ -257,7 +257,7 @@ class SQLiteStore(Store):
 
 
 @final
-class _Rows(Pages):
+class _Rows(StoredRows):
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dpflows.anomaly.query_budget import MemoryBooks, Meter
+from dpflows.anomaly.query_budget import MemoryCounter, QueryBudget
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting import StepFilter, epsilon_of
 from dpflows.privacy.events import PureEvent, Sensitivity
@@ -21,8 +21,8 @@ HUNDRED = Budget(
 )
 
 
-def meter(**settings):
-    return Meter(HUNDRED, PRICE, "pld", **settings)
+def queries(**settings):
+    return QueryBudget(HUNDRED, PRICE, "pld", **settings)
 
 
 def granted(subject, *, threads=8, requests=10_000):
@@ -43,7 +43,7 @@ def granted(subject, *, threads=8, requests=10_000):
 
 
 def test_of_ten_thousand_requests_from_eight_threads_a_hundred_are_granted():
-    subject = meter()
+    subject = queries()
     assert subject.limit == 100
     assert sorted(granted(subject)) == list(range(100))
     assert subject.remaining() == 0
@@ -51,7 +51,7 @@ def test_of_ten_thousand_requests_from_eight_threads_a_hundred_are_granted():
 
 
 def test_a_meter_without_its_lock_is_caught(monkeypatch):
-    subject = meter()
+    subject = queries()
     subject._lock = contextlib.nullcontext()
     honest = StepFilter.request
 
@@ -64,7 +64,7 @@ def test_a_meter_without_its_lock_is_caught(monkeypatch):
 
 
 def test_a_batch_is_granted_whole_or_not_at_all():
-    subject = meter()
+    subject = queries()
     assert subject.charge(60) == 0
     with pytest.raises(BudgetError, match="allows 40 more, but 41 were requested"):
         subject.charge(41)
@@ -74,28 +74,28 @@ def test_a_batch_is_granted_whole_or_not_at_all():
 
 
 def test_what_was_spent_before_counts():
-    subject = meter(books=MemoryBooks(97))
+    subject = queries(counter=MemoryCounter(97))
     assert subject.remaining() == 3
     assert subject.charge(3) == 97
 
 
 def test_nothing_is_spent_before_the_first_charge():
-    assert meter().spent() == 0
+    assert queries().spent() == 0
 
 
 def test_a_charge_that_cannot_be_written_is_not_granted():
-    class FullDisk(MemoryBooks.__base__):
+    class FullDisk(MemoryCounter.__base__):
         @contextlib.contextmanager
         def opened(self):
-            class Page:
+            class Transaction:
                 taken = 0
 
                 def write(self, taken):
                     raise InputError("no room")
 
-            yield Page()
+            yield Transaction()
 
-    subject = Meter(HUNDRED, PRICE, "pld", FullDisk())
+    subject = QueryBudget(HUNDRED, PRICE, "pld", FullDisk())
     for _ in range(2):
         with pytest.raises(InputError, match="no room"):
             subject.charge(1)
@@ -105,11 +105,11 @@ def test_a_charge_that_cannot_be_written_is_not_granted():
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, pickle.dumps])
 def test_a_meter_cannot_be_copied(duplicate):
     with pytest.raises(InputError, match="its own budget"):
-        duplicate(meter())
+        duplicate(queries())
 
 
 def test_a_forked_copy_is_refused(monkeypatch):
-    subject = meter()
+    subject = queries()
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(InputError, match="another process"):
         subject.charge(1)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dpflows.anomaly.query_budget import FileBooks, MemoryBooks
+from dpflows.anomaly.query_budget import FileCounter, MemoryCounter
 from dpflows.errors import InputError
 from dpflows.files import read_model, write_model
 
@@ -16,15 +16,15 @@ IDENTITY = "0123"
 #: Several processes, each forked from one that has imported everything.
 CROWD = """
 import contextlib, os, random, signal, sys, time
-from dpflows.anomaly.query_budget import FileBooks
+from dpflows.anomaly.query_budget import FileCounter
 path, workers, patience, how = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 
 def charge():
-    with FileBooks(path, "0123").opened() as page:
-        if page.taken >= 100:
+    with FileCounter(path, "0123").opened() as transaction:
+        if transaction.taken >= 100:
             return None
-        number = page.taken
-        page.write(number + 1)
+        number = transaction.taken
+        transaction.write(number + 1)
         return number
 
 def tell(number):
@@ -33,8 +33,8 @@ def tell(number):
 def work():
     while True:
         if how == "answer first":
-            with FileBooks(path, "0123").opened() as page:
-                tell(page.taken)
+            with FileCounter(path, "0123").opened() as transaction:
+                tell(transaction.taken)
             os.kill(os.getpid(), signal.SIGKILL)
         number = charge()
         if number is None:
@@ -63,8 +63,8 @@ while True:
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "ensemble.dpflow"
-    meter = {"taken": 0, "identity": IDENTITY}
-    write_model(path, header={"meter": meter, "kept": "as it is"}, arrays={})
+    queries = {"taken": 0, "identity": IDENTITY}
+    write_model(path, header={"meter": queries, "kept": "as it is"}, arrays={})
     return path
 
 
@@ -103,9 +103,9 @@ def test_the_test_catches_an_answer_before_its_charge(file):
 
 def test_a_page_holds_all_others_off_through_several_charges(file):
     """The lock follows the file from version to version."""
-    with FileBooks(file, IDENTITY).opened() as page:
+    with FileCounter(file, IDENTITY).opened() as transaction:
         for number in (1, 2, 3):
-            page.write(number)
+            transaction.write(number)
             words = [sys.executable, "-c", LOCKED, str(file)]
             assert subprocess.run(words, check=False).returncode == 0
     assert taken(file) == 3
@@ -122,8 +122,8 @@ sys.exit(1)
 
 
 def test_only_the_owner_may_read_it(file):
-    with FileBooks(file, IDENTITY).opened() as page:
-        page.write(1)
+    with FileCounter(file, IDENTITY).opened() as transaction:
+        transaction.write(1)
     assert os.stat(file).st_mode & 0o077 == 0
     assert os.listdir(file.parent) == [file.name]
 
@@ -131,29 +131,29 @@ def test_only_the_owner_may_read_it(file):
 def test_the_file_of_another_ensemble_is_refused(file):
     with (
         pytest.raises(InputError, match="no longer the file"),
-        FileBooks(file, "4567").opened(),
+        FileCounter(file, "4567").opened(),
     ):
         pass
 
 
 def test_a_file_that_is_gone_is_refused(file):
-    books = FileBooks(file, IDENTITY)
+    counter = FileCounter(file, IDENTITY)
     file.unlink()
-    with pytest.raises(InputError, match="only while its file is in its place"), books.opened():
+    with pytest.raises(InputError, match="only while its file is in its place"), counter.opened():
         pass
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, None, True, "3"])
 def test_a_number_that_cannot_be_is_refused(file, number):
-    meter = {"taken": number, "identity": IDENTITY}
-    write_model(file, header=json.loads(json.dumps({"meter": meter})), arrays={})
-    with pytest.raises(InputError, match="whole number"), FileBooks(file, IDENTITY).opened():
+    queries = {"taken": number, "identity": IDENTITY}
+    write_model(file, header=json.loads(json.dumps({"meter": queries})), arrays={})
+    with pytest.raises(InputError, match="whole number"), FileCounter(file, IDENTITY).opened():
         pass
 
 
 def test_memory_counts_too():
-    books = MemoryBooks(2)
-    with books.opened() as page:
-        page.write(page.taken + 5)
-    with books.opened() as page:
-        assert page.taken == 7
+    counter = MemoryCounter(2)
+    with counter.opened() as transaction:
+        transaction.write(transaction.taken + 5)
+    with counter.opened() as transaction:
+        assert transaction.taken == 7
