@@ -422,8 +422,14 @@ def _keys(entropy: Entropy, stream: Stream, step: int, count: int) -> np.ndarray
 
 def _require_finite(state: State) -> None:
     """Raise before a model with non-finite parameters can be released."""
-    if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(state.parameters)):
+    if not _is_finite(state.parameters):
         raise TrainingError(
             f"training diverged by step {int(state.step)} and nothing was released: use a lower "
             "learning rate or fewer steps; the budget counts as spent"
         )
+
+
+@jax.jit
+def _is_finite(parameters: Parameters) -> Array:
+    leaves = jax.tree.leaves(parameters)
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all()

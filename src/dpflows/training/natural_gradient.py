@@ -382,11 +382,16 @@ class Natural(Training):
         if self.checks is None:
             return average
         count = self.checks.since(step, steps=self.steps)
-        return jax.tree.map(lambda a, p: a + (p - a) / count, average, parameters)
+        return _moved_towards(average, parameters, _single(1 / count))
 
     def _added(self, clip: float) -> float:
         """The variance of the noise in each coordinate of the mean."""
         return (self.noise_multiplier * clip / self.batches.batch_size) ** 2
+
+
+@eqx.filter_jit
+def _moved_towards(average: Parameters, parameters: Parameters, share: Array) -> Parameters:
+    return jax.tree.map(lambda a, p: a + share * (p - a), average, parameters)
 
 
 def _single(value: float) -> Array:
