@@ -1,12 +1,9 @@
 """Settings of the whole suite."""
 
-import functools
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 # The suite runs on all cores by itself: threads within its processes wait for each other.
 # Libraries look at this once, when they are imported.
@@ -38,23 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("markexpr") == "not long":
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _prices_are_remembered() -> None:
-    """Many tests calibrate the same plan: the prices of its trials are looked up."""
-    from dpflows.privacy.accounting import calibration
-
-    calibration._priced = _remembering(calibration._priced)
-
-
-def _remembering(priced: Callable[..., Any]) -> Callable[..., Any]:
-    known = functools.lru_cache(maxsize=None)(priced)
-
-    def look_up(at: float, events: Any, budget: Any, accountant: str) -> Any:
-        return known(at, tuple(events), budget, accountant)
-
-    return look_up
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from dpflows.errors import TrainingError
 from dpflows.estimators import select
 from dpflows.models.architectures import Architecture
 from dpflows.privacy.accounting import epsilon_of, guarantee_for
-from dpflows.privacy.accounting.registry import check_sizes
+from dpflows.privacy.accounting.certificates import check_sizes
 from dpflows.privacy.events import SampledGaussianEvent, SelectionEvent
 from dpflows.privacy.mechanisms import noisy_mean_score
 from dpflows.privacy.mechanisms.selection import draw_runs

@@ -14,7 +14,7 @@ import dpflows
 from dpflows import files
 from dpflows.errors import InputError
 from dpflows.privacy.accounting import guarantee_for
-from dpflows.privacy.accounting.registry import read_guarantee
+from dpflows.privacy.accounting.certificates import read_guarantee
 from dpflows.privacy.guarantee import Guarantee
 from dpflows.signatures import Signature, new_key_pair
 from figures import note

@@ -46,7 +46,8 @@ from dpflows.estimators.charging import note_fit, require_price, warn_of_transfo
 from dpflows.estimators.persistence import save
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
 from dpflows.privacy.accounting import StepFilter
-from dpflows.privacy.accounting.registry import PrivacyPlan, check_plan, read_guarantee
+from dpflows.privacy.accounting.certificates import check_plan, read_guarantee
+from dpflows.privacy.accounting.registry import PrivacyPlan
 from dpflows.privacy.events import Event
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger

@@ -25,7 +25,7 @@ from dpflows.estimators.density import DPDensity
 from dpflows.estimators.persistence import described, file_content, rebuilt
 from dpflows.pipeline.stage import needed
 from dpflows.privacy.accounting import guarantee_for
-from dpflows.privacy.accounting.registry import TOLERANCE, Misstated, read_guarantee
+from dpflows.privacy.accounting.certificates import TOLERANCE, Misstated, read_guarantee
 from dpflows.privacy.events import BoundedRangeEvent, Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.ledger import Ledger, Receipt

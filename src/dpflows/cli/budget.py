@@ -182,7 +182,7 @@ def _charged_model(model: Path) -> Any:
 
 def _require_same_releases(ledger: "Ledger", model: Any) -> None:
     """Refuse a model whose list of releases differs from what the ledger charged."""
-    from dpflows.privacy.accounting.base import tally
+    from dpflows.privacy.events import tally
 
     run = model.receipt_.run
     charged = [

@@ -34,7 +34,7 @@ from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, sta
 from dpflows.pipeline.plan import Plan, require_same
 from dpflows.pipeline.stage import Stage, Work, jax_key, needed
 from dpflows.pipeline.training import Settings
-from dpflows.privacy.accounting.registry import check_plan, read_guarantee
+from dpflows.privacy.accounting.certificates import check_plan, read_guarantee
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
 from dpflows.privacy.ledger import Ledger, Receipt

@@ -18,7 +18,7 @@ from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
 from dpflows.pipeline.plan import FAINT, Plan, affordable_noise
 from dpflows.pipeline.stage import Stage, Work, needed
-from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.accounting import noise_of_share
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.statistics import (
@@ -70,11 +70,8 @@ class Frames:
     @classmethod
     def planned(cls, budget: Budget, *, columns: int) -> "Frames":
         """Frames with the noise that their share of the budget allows."""
-        unit = moments_sensitivity(columns)
-        whole = calibrate_noise(
-            budget, lambda noise: [GaussianEvent(noise=noise, sensitivity=unit)], accountant="gdp"
-        )
-        return cls(columns, max(whole * math.sqrt(ROUNDS / SHARE), FAINT))
+        noise = noise_of_share(budget, moments_sensitivity(columns), SHARE / ROUNDS)
+        return cls(columns, max(noise, FAINT))
 
     @property
     def events(self) -> tuple[Event, ...]:

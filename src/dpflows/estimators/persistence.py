@@ -19,7 +19,7 @@ import numpy as np
 from dpflows.errors import InputError
 from dpflows.files import read_model, write_model
 from dpflows.models.architectures import Architecture
-from dpflows.privacy.accounting.registry import Misstated
+from dpflows.privacy.accounting.certificates import Misstated
 from dpflows.training.ghost_clipping import take_apart
 
 VERSION = metadata.version("dpflows")

@@ -19,7 +19,8 @@ from dpflows.pipeline.domain import read_bounds, stamps_of
 from dpflows.pipeline.plan import FAINT
 from dpflows.pipeline.stage import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise
-from dpflows.privacy.accounting.registry import Misstated, PrivacyPlan, check_sizes
+from dpflows.privacy.accounting.certificates import Misstated, check_sizes
+from dpflows.privacy.accounting.registry import PrivacyPlan
 from dpflows.privacy.events import Event, GaussianEvent, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, require_small_delta
 from dpflows.privacy.ledger import Ledger, Receipt

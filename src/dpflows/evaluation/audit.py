@@ -49,7 +49,7 @@ from dpflows.models.density import Density
 from dpflows.pipeline.plan import Plan, make_plan
 from dpflows.pipeline.stage import Work
 from dpflows.pipeline.training import Settings, fit_model, negative_log_likelihood
-from dpflows.privacy.accounting.gdp import GaussianProfile
+from dpflows.privacy.accounting.privacy_profiles import GaussianProfile
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.privacy.randomness import Entropy, RoundedGaussian

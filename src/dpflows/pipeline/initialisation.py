@@ -33,7 +33,7 @@ from dpflows.models.bijections import with_act_norms
 from dpflows.models.density import Defended, Mixture, gaussian_mixture, uniform_box
 from dpflows.models.normalisers import Curves, Normaliser, Scaling, gaussian_curve, normaliser_from
 from dpflows.pipeline.stage import Stage, Work, needed
-from dpflows.privacy.accounting import calibrate_noise, strength
+from dpflows.privacy.accounting import noise_of_share, strength
 from dpflows.privacy.events import Event, GaussianEvent, Sensitivity, check_choice
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.statistics import (
@@ -319,10 +319,7 @@ def plan_normalisation(
     unit = way.sensitivity(columns)
     if unit is None:
         return way(rows, columns, 0.0)
-    whole = calibrate_noise(
-        budget, lambda noise: [GaussianEvent(noise=noise, sensitivity=unit)], accountant="gdp"
-    )
-    planned = way(rows, columns, max(whole / math.sqrt(share), FAINT))
+    planned = way(rows, columns, max(noise_of_share(budget, unit, share), FAINT))
     return planned if planned.is_worthwhile else FromBounds(rows, columns, 0.0)
 
 
@@ -586,10 +583,7 @@ def plan_initialisation(
     """
     check_choice("initialisation", name, INITIALISATIONS)
     unit = moments_sensitivity(columns)
-    whole = calibrate_noise(
-        budget, lambda noise: [GaussianEvent(noise=noise, sensitivity=unit)], accountant="gdp"
-    )
-    noise = max(whole * math.sqrt(max(layers, 1) / share), 1e-3)
+    noise = max(noise_of_share(budget, unit, share / max(layers, 1)), FAINT)
     return Initialisation(name, layers, columns, noise, budget)
 
 

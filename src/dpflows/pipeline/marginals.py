@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from dpflows.models.autoregressive import CellNetwork, CellShape, marginals, raked
 from dpflows.models.mixed import BinShares
 from dpflows.pipeline.stage import Stage, Work, jax_key, needed
-from dpflows.privacy.accounting import calibrate_noise
+from dpflows.privacy.accounting import noise_of_share
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.statistics import (
@@ -206,11 +206,7 @@ def _noise(budget: Budget, tables: int, share: float) -> float:
     """The noise on the tables that spends a share of the squared Gaussian budget."""
     if tables == 0:
         return FAINT
-    unit = marginals_sensitivity(tables)
-    whole = calibrate_noise(
-        budget, lambda noise: [GaussianEvent(noise=noise, sensitivity=unit)], accountant="gdp"
-    )
-    return max(whole / math.sqrt(share), FAINT)
+    return max(noise_of_share(budget, marginals_sensitivity(tables), share), FAINT)
 
 
 def _is_short(column: Column) -> bool:

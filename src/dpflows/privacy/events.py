@@ -18,6 +18,7 @@ import contextlib
 import contextvars
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
@@ -389,6 +390,19 @@ _KINDS: dict[str, type[Event]] = {
         VoteEvent,
     )
 }
+
+
+def unit(event: Event) -> Event:
+    """The event made once, without its purpose, which does not affect its cost."""
+    return dataclasses.replace(event, count=1, purpose="")
+
+
+def tally(events: Sequence[Event]) -> dict[Event, int]:
+    """How often each distinct event was made."""
+    counts: Counter[Event] = Counter()
+    for event in events:
+        counts[unit(event)] += event.count
+    return dict(counts)
 
 
 def event_from_dict(description: dict[str, Any]) -> Event:

@@ -15,7 +15,7 @@ from dpflows.evaluation.audit import (
     planned_guesses,
     separation,
 )
-from dpflows.privacy.accounting.gdp import GaussianProfile
+from dpflows.privacy.accounting.privacy_profiles import GaussianProfile
 
 
 def by_the_book(correct, guesses, canaries, epsilon, delta):

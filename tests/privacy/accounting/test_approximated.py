@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from dpflows.privacy.accounting import epsilon_of
-from dpflows.privacy.accounting.base import Approximated
-from dpflows.privacy.accounting.gdp import GaussianProfile
+from dpflows.privacy.accounting.privacy_profiles import Approximated, GaussianProfile
 from dpflows.privacy.events import SampledGaussianEvent, SelectionEvent
 
 MU, DISTANCE = 0.7, 1e-4

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.privacy.accounting import calibrate_noise, calibrate_steps, calibration, epsilon_of
-from dpflows.privacy.accounting.calibration import PRECISION
+from dpflows.privacy.accounting import calibrate_noise, calibrate_steps, epsilon_of, registry
+from dpflows.privacy.accounting.registry import PRECISION
 from dpflows.privacy.events import GaussianEvent, PureEvent, SampledGaussianEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
 
@@ -105,7 +105,7 @@ def test_what_else_is_bought_does_not_prolong_the_search(beside, monkeypatch):
         asked.append(how["accountant"])
         return epsilon_of(events, **how)
 
-    monkeypatch.setattr(calibration, "epsilon_of", priced)
+    monkeypatch.setattr(registry, "epsilon_of", priced)
 
     def events(noise):
         fixed = GaussianEvent(noise=beside, sensitivity=UNIT)

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from dpflows.privacy.accounting import pld
-from dpflows.privacy.accounting.base import tally
-from dpflows.privacy.events import GaussianEvent, PureEvent, SampledGaussianEvent, Sensitivity
+from dpflows.privacy.events import (
+    GaussianEvent,
+    PureEvent,
+    SampledGaussianEvent,
+    Sensitivity,
+    tally,
+)
 
 UNIT = Sensitivity.of_sum(1.0)
 STEPS = SampledGaussianEvent(

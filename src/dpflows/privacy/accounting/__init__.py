@@ -3,16 +3,20 @@
 The only package that imports the accounting library.
 """
 
-from dpflows.privacy.accounting.base import Accountant, Profile
-from dpflows.privacy.accounting.calibration import (
+from dpflows.privacy.accounting.filters import PrivacyFilter, StepFilter
+from dpflows.privacy.accounting.privacy_profiles import Accountant, Profile
+from dpflows.privacy.accounting.registry import (
+    ACCOUNTANTS,
     Run,
     View,
     calibrate_noise,
     calibrate_steps,
+    delta_of,
+    epsilon_of,
+    guarantee_for,
+    noise_of_share,
     strength,
 )
-from dpflows.privacy.accounting.filters import PrivacyFilter, StepFilter
-from dpflows.privacy.accounting.registry import ACCOUNTANTS, delta_of, epsilon_of, guarantee_for
 
 __all__ = [
     "ACCOUNTANTS",
@@ -27,5 +31,6 @@ __all__ = [
     "delta_of",
     "epsilon_of",
     "guarantee_for",
+    "noise_of_share",
     "strength",
 ]

@@ -23,11 +23,10 @@ from scipy.optimize import brentq
 
 from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting import privacy_profiles, rdp
-from dpflows.privacy.accounting.base import tally
-from dpflows.privacy.accounting.calibration import calibrate_steps
-from dpflows.privacy.accounting.gdp import GaussianProfile, ZCDPProfile
+from dpflows.privacy.accounting.gdp import ZCDPProfile
 from dpflows.privacy.accounting.pld import Loss, certain, full_batch, losses_of, merge_gaussians
-from dpflows.privacy.accounting.registry import choose, epsilon_of
+from dpflows.privacy.accounting.privacy_profiles import GaussianProfile
+from dpflows.privacy.accounting.registry import calibrate_steps, choose, epsilon_of
 from dpflows.privacy.events import (
     BoundedRangeEvent,
     DiscreteLaplaceEvent,
@@ -38,6 +37,7 @@ from dpflows.privacy.events import (
     PureEvent,
     VoteEvent,
     check_at_least,
+    tally,
 )
 from dpflows.privacy.guarantee import Budget
 

@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from typing import final
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from scipy.special import ndtr
 
 from dpflows.privacy.accounting import privacy_profiles
-from dpflows.privacy.accounting.base import Accountant, Profile, tally, unpriced
 from dpflows.privacy.accounting.pld import full_batch
-from dpflows.privacy.accounting.privacy_profiles import gaussian
+from dpflows.privacy.accounting.privacy_profiles import (
+    Accountant,
+    GaussianProfile,
+    Profile,
+    unpriced,
+)
 from dpflows.privacy.events import (
     BoundedRangeEvent,
     DiscreteLaplaceEvent,
@@ -29,46 +32,8 @@ from dpflows.privacy.events import (
     SampledGaussianEvent,
     VoteEvent,
     ZCDPEvent,
+    tally,
 )
-
-#: Above this mu the closed form has no digits left, and its proven upper end serves.
-_VAST = 1e6
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class GaussianProfile(Profile):
-    """The trade-off between two unit Gaussians at distance ``mu``.
-
-    Example:
-        >>> round(GaussianProfile(1.0).epsilon(1e-5), 3)
-        4.377
-    """
-
-    mu: float
-
-    def epsilon(self, delta: float) -> float:
-        """The root of the closed form, rounded up by the solver's tolerance."""
-        if self.mu == 0 or self.delta(0.0) <= delta:
-            return 0.0
-        if not math.isfinite(self.mu):
-            return math.inf
-        upper = self.mu**2 / 2 + self.mu * math.sqrt(2 * math.log(1 / delta))
-        if self.mu > _VAST:
-            return upper
-        return float(brentq(lambda e: self._excess(e, delta), 0.0, upper, xtol=1e-12)) + 1e-11
-
-    def delta(self, epsilon: float) -> float:
-        """The closed form of Balle and Wang (2018)."""
-        if self.mu == 0:
-            return 0.0
-        return float(gaussian(np.array([epsilon]), self.mu)[0])
-
-    def _excess(self, epsilon: float, delta: float) -> float:
-        # In logarithms, so that very small deltas keep their digits.
-        upper = log_ndtr(self.mu / 2 - epsilon / self.mu)
-        lower = epsilon + log_ndtr(-self.mu / 2 - epsilon / self.mu)
-        return float(upper + math.log(max(-math.expm1(lower - upper), 1e-300)) - math.log(delta))
 
 
 @final

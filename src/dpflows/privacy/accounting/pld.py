@@ -23,7 +23,7 @@ from dp_accounting.pld import privacy_loss_distribution as library
 
 from dpflows.errors import InputError
 from dpflows.privacy.accounting import privacy_profiles, rdp
-from dpflows.privacy.accounting.base import Accountant, LowerOf, Profile, tally, unpriced
+from dpflows.privacy.accounting.privacy_profiles import Accountant, LowerOf, Profile, unpriced
 from dpflows.privacy.events import (
     ApproximateEvent,
     BoundedRangeEvent,
@@ -38,6 +38,7 @@ from dpflows.privacy.events import (
     Sensitivity,
     VoteEvent,
     ZCDPEvent,
+    tally,
 )
 
 _POINTS = 2**16

@@ -1,7 +1,9 @@
-"""Privacy profiles, as functions of epsilon, of mechanisms that no library covers.
+"""Privacy profiles: the delta of releases at every epsilon, and the interface of accountants.
 
-A profile gives the hockey-stick divergence at ``epsilon`` of a pair of distributions
-that dominates the mechanism for every pair of neighbours. Dominating pairs compose,
+``Profile`` is the cost of a composition of events, which an ``Accountant`` computes. The functions
+below it are profiles of single mechanisms that no library covers, as functions of epsilon: the
+hockey-stick divergence of a pair of distributions that dominates the mechanism for every pair of
+neighbours. Dominating pairs compose,
 also adaptively (Zhu, Dong and Wang 2022), which is all an accountant needs.
 
 The profile of a noisy vote with a yes-or-no answer is exact. The answer is a Bernoulli variable
@@ -11,23 +13,202 @@ so of all pairs that differ by at most the sensitivity, those that differ by exa
 worst.
 """
 
+import abc
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 from jaxtyping import Float64
 from scipy import stats
+from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-from dpflows.privacy.events import Neighbours, SampledGaussianEvent, VoteEvent
+from dpflows.errors import InputError
+from dpflows.privacy.events import Event, Neighbours, SampledGaussianEvent, VoteEvent
+from dpflows.privacy.guarantee import Kind
 
 Losses = Float64[np.ndarray, " grid"]
 HockeyStick = Callable[[Losses], Losses]
 
 #: exp() of more would overflow a float.
 LARGEST = 700.0
+
+
+class Profile(abc.ABC):
+    """The cost of a composition of events: epsilon for each delta and vice versa.
+
+    Example:
+        >>> isinstance(GaussianProfile(1.0), Profile)
+        True
+    """
+
+    @abc.abstractmethod
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon this calculation supports at ``delta``."""
+
+    @abc.abstractmethod
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta this calculation supports at ``epsilon``."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LowerOf(Profile):
+    """The lower of two profiles of one composition.
+
+    Guarantee:
+        A bound if both are: each holds at every delta by itself.
+
+    Example:
+        >>> both = LowerOf(GaussianProfile(1.0), GaussianProfile(2.0))
+        >>> both.epsilon(1e-5) == GaussianProfile(1.0).epsilon(1e-5)
+        True
+    """
+
+    first: Profile
+    second: Profile
+
+    def epsilon(self, delta: float) -> float:
+        """The lower epsilon at ``delta``."""
+        return min(self.first.epsilon(delta), self.second.epsilon(delta))
+
+    def delta(self, epsilon: float) -> float:
+        """The lower delta at ``epsilon``."""
+        return min(self.first.delta(epsilon), self.second.delta(epsilon))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Approximated(Profile):
+    """The profile of a program that approximates a mechanism whose profile is known.
+
+    Attributes:
+        ideal: The profile of the mechanism.
+        distance: The most by which the program's output differs from the mechanism's, in
+            total variation, on either of two neighbouring tables.
+
+    Guarantee:
+        A bound if ``ideal`` is: P(A) <= P'(A) + distance <= e^epsilon Q'(A) + delta + distance
+        <= e^epsilon (Q(A) + distance) + delta + distance, with P', Q' those of the mechanism.
+
+    Example:
+        >>> near = Approximated(GaussianProfile(1.0), 1e-7)
+        >>> near.epsilon(1e-5) > GaussianProfile(1.0).epsilon(1e-5)
+        True
+    """
+
+    ideal: Profile
+    distance: float
+
+    def epsilon(self, delta: float) -> float:
+        """The mechanism's epsilon at ``delta`` less the distance's part."""
+        # the distance counts e^epsilon times; twice as much allows for the epsilon that it adds
+        taken = 2 * self._spent(self.ideal.epsilon(delta))
+        epsilon = self.ideal.epsilon(delta - taken) if taken < delta else math.inf
+        return epsilon if self._spent(epsilon) <= taken else math.inf
+
+    def delta(self, epsilon: float) -> float:
+        """The mechanism's delta plus the distance's part."""
+        return min(1.0, self.ideal.delta(epsilon) + self._spent(epsilon))
+
+    def _spent(self, epsilon: float) -> float:
+        return (1 + math.exp(min(epsilon, 700.0))) * self.distance
+
+
+class Accountant(abc.ABC):
+    """Computes the cost of a list of events under a neighbour relation.
+
+    A new accountant is one file with a final subclass and one line in the registry.
+
+    Guarantee:
+        ``kind`` says what its figures are: a ``bound`` is proven to be at least the true cost, an
+        ``estimate`` may be below it.
+
+    Example:
+        >>> from dpflows.privacy.accounting import ACCOUNTANTS
+        >>> {name: accountant.kind for name, accountant in ACCOUNTANTS.items()}["pld"]
+        'bound'
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    #: One line for a reader of tables: what the figure means and when it holds.
+    reading: ClassVar[str]
+
+    @abc.abstractmethod
+    def profile(self, events: Sequence[Event], neighbours: Neighbours) -> Profile:
+        """The cost of making all ``events``, or an ``InputError`` if it cannot be computed."""
+
+
+def unpriced(event: Event, accountant: str, neighbours: Neighbours, remedy: str) -> InputError:
+    """The error of an accountant that does not support an event, naming one that does."""
+    return InputError(
+        f"accountant {accountant!r} cannot compute the cost of a {event.kind} event under "
+        "neighbours "
+        f"{neighbours!r}; {remedy}"
+    )
+
+
+#: Above this mu the closed form has no digits left, and its proven upper end serves.
+_VAST = 1e6
+#: A Gaussian at less distance costs nothing that counts; one at so much more than the root of twice
+#: epsilon costs a delta of nearly one.
+_LEAST_MU, _CERTAIN = 1e-12, 20.0
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class GaussianProfile(Profile):
+    """The trade-off between two unit Gaussians at distance ``mu``.
+
+    Example:
+        >>> round(GaussianProfile(1.0).epsilon(1e-5), 3)
+        4.377
+    """
+
+    mu: float
+
+    @classmethod
+    def within(cls, epsilon: float, delta: float) -> "GaussianProfile":
+        """The profile with the largest ``mu`` that costs at most ``epsilon`` at ``delta``.
+
+        Example:
+            >>> round(GaussianProfile.within(4.3772, 1e-5).mu, 3)
+            1.0
+        """
+
+        def excess(logarithm: float) -> float:
+            return cls(math.exp(logarithm))._excess(epsilon, delta)
+
+        largest = math.sqrt(2 * epsilon) + _CERTAIN
+        root = float(brentq(excess, math.log(_LEAST_MU), math.log(largest), xtol=1e-12))
+        return cls(math.exp(root - 1e-11))
+
+    def epsilon(self, delta: float) -> float:
+        """The root of the closed form, rounded up by the solver's tolerance."""
+        if self.mu == 0 or self.delta(0.0) <= delta:
+            return 0.0
+        if not math.isfinite(self.mu):
+            return math.inf
+        upper = self.mu**2 / 2 + self.mu * math.sqrt(2 * math.log(1 / delta))
+        if self.mu > _VAST:
+            return upper
+        return float(brentq(lambda e: self._excess(e, delta), 0.0, upper, xtol=1e-12)) + 1e-11
+
+    def delta(self, epsilon: float) -> float:
+        """The closed form of Balle and Wang (2018)."""
+        if self.mu == 0:
+            return 0.0
+        return float(gaussian(np.array([epsilon]), self.mu)[0])
+
+    def _excess(self, epsilon: float, delta: float) -> float:
+        # In logarithms, so that very small deltas keep their digits.
+        upper = log_ndtr(self.mu / 2 - epsilon / self.mu)
+        lower = epsilon + log_ndtr(-self.mu / 2 - epsilon / self.mu)
+        return float(upper + math.log(max(-math.expm1(lower - upper), 1e-300)) - math.log(delta))
 
 
 def gaussian(epsilon: Losses, mu: float) -> Losses:

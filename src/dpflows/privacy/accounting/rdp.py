@@ -19,7 +19,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as library
 from jaxtyping import Float64
 
 from dpflows.privacy.accounting import privacy_profiles
-from dpflows.privacy.accounting.base import Accountant, Profile, tally, unit, unpriced
+from dpflows.privacy.accounting.privacy_profiles import Accountant, Profile, unpriced
 from dpflows.privacy.events import (
     ApproximateEvent,
     BoundedRangeEvent,
@@ -33,6 +33,8 @@ from dpflows.privacy.events import (
     SelectionEvent,
     VoteEvent,
     ZCDPEvent,
+    tally,
+    unit,
 )
 
 Orders = Float64[np.ndarray, " orders"]

@@ -1,38 +1,40 @@
-"""The accountants by name, and the cost of a list of events.
+"""Accountants by name: what events cost, and the noise or the steps that a budget allows.
 
-``epsilon_of``, ``delta_of`` and ``guarantee_for`` compute what events cost. ``read_guarantee``
-and ``certified`` check a guarantee read from a file: its epsilon is recomputed from the
-releases that it lists, by the accountant that it names, and is never accepted as stated. This
-cannot show that the listed releases are those that were made; only a signature can.
+``epsilon_of``, ``delta_of`` and ``guarantee_for`` compute what events cost. ``calibrate_noise`` and
+``calibrate_steps`` keep a bracket of which one end is known to be within the budget, and return
+that end, so rounding never exceeds the budget. ``Run`` is one training run whose cost can be
+computed by every accountant.
 """
 
 import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
-from typing import Any
 
-import numpy as np
-
-from dpflows.errors import InputError, is_displayable
-from dpflows.privacy.accounting.base import Accountant, Approximated, Profile, tally
+from dpflows.errors import BudgetError, InputError
 from dpflows.privacy.accounting.gdp import GDPAccountant, GDPCLTAccountant, ZCDPAccountant
 from dpflows.privacy.accounting.pld import PLDAccountant
+from dpflows.privacy.accounting.privacy_profiles import (
+    Accountant,
+    Approximated,
+    GaussianProfile,
+    Profile,
+)
 from dpflows.privacy.accounting.rdp import RDPAccountant
 from dpflows.privacy.events import (
     NEIGHBOURS,
+    SAMPLINGS,
     Event,
     GaussianEvent,
     Neighbours,
     SampledGaussianEvent,
-    SelectionEvent,
-    VoteEvent,
-    ZCDPEvent,
+    Sampling,
+    Sensitivity,
     check_choice,
 )
-from dpflows.privacy.guarantee import Budget, Guarantee, check_delta
+from dpflows.privacy.guarantee import Budget, Guarantee, Kind, check_delta
 
 ACCOUNTANTS: dict[str, Accountant] = {
     accountant.name: accountant
@@ -216,196 +218,370 @@ class PrivacyPlan(abc.ABC):
         )
 
 
-#: What another machine's rounding may change.
-TOLERANCE = 1e-6
-#: Pricing that is estimated to take longer is refused, so that no file keeps its reader busy.
-MOST_SECONDS = 6.0
-#: What is read before anything is estimated.
-MOST_EVENTS = 10_000
-MOST_RELEASES = 10**9
-MOST_VOTERS = 2_000
-MOST_ROWS = 10**15
-_DEEPEST = 3
-_LONGEST_TEXT = 2_000
-_MOST_TEXTS = 100
-#: Measured on one core, for both neighbour relations: per release, and per kind of release.
-_SECONDS_EACH = 4e-6
-_SECONDS: dict[type[Event], float] = {
-    GaussianEvent: 0.0,
-    SampledGaussianEvent: 0.15,
-    SelectionEvent: 0.15,
-    VoteEvent: 0.3,
-    ZCDPEvent: 0.15,
-}
-_SECONDS_UNIFORM = 0.45
-_SECONDS_OTHER = 0.01
-#: What numbers beyond all reason do inside an accountant.
-_UNPRICED = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+#: A multiplier is found to this relative precision, from above.
+PRECISION = 1e-4
+_NOISE_RANGE = (math.log(1e-2), math.log(1e7))
+_STEP_RANGE = (0.0, math.log(2.0**40))
+_FIRST_STEPS = math.log(1000)
+#: The shortest stride of a walk; it grows fourfold from trial to trial.
+_LEAST_STRIDE = 1e-3
+#: Rounds of the estimate at which a search begins.
+_GUESSES = 4
+#: After so many trials the secant gives way to halving, which cannot stall.
+_PATIENCE = 12
 
 
-class Misstated(InputError):
-    """A guarantee that its own releases do not support; the message quotes no text of it."""
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """A setting on a log scale and the log of the ratio of its cost to the budget."""
+
+    at: float
+    excess: float
 
 
-def read_guarantee(description: Any) -> Guarantee:
-    """Read a guarantee from a file, and recompute the cost of its releases.
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """Trials so far; ``uphill`` is the direction in which the cost grows."""
 
-    Guarantee:
-        The returned guarantee states at least the cost of its releases by the named accountant;
-        otherwise ``Misstated`` is raised.
+    trials: list[_Trial]
+    uphill: float
 
-    Example:
-        >>> from dpflows.privacy.accounting import guarantee_for
-        >>> from dpflows.privacy.events import Sensitivity
-        >>> from dpflows.privacy.guarantee import Budget
-        >>> event = GaussianEvent(noise=5.0, sensitivity=Sensitivity.of_sum(1.0))
-        >>> written = guarantee_for([event], budget=Budget(1.0, 1e-5)).to_dict()
-        >>> read_guarantee(written).epsilon == written["epsilon"]
-        True
-        >>> read_guarantee(written | {"epsilon": 0.001})
-        Traceback (most recent call last):
-        dpflows.privacy.accounting.registry.Misstated: the file claims epsilon 0.001, but ...
-    """
-    listed = description.get("events") if isinstance(description, dict) else None
-    if isinstance(listed, list) and len(listed) > MOST_EVENTS:
-        raise Misstated(f"the file lists its releases on more than {MOST_EVENTS:,} lines")
-    return certified(Guarantee.from_dict(description))
+    @property
+    def within(self) -> _Trial | None:
+        """The costliest trial that the budget allows."""
+        allowed = [trial for trial in self.trials if trial.excess <= 0]
+        return max(allowed, key=lambda trial: self.uphill * trial.at, default=None)
 
+    @property
+    def beyond(self) -> _Trial | None:
+        """The cheapest trial that exceeds it."""
+        refused = [trial for trial in self.trials if trial.excess > 0]
+        return min(refused, key=lambda trial: self.uphill * trial.at, default=None)
 
-def certified(claimed: Guarantee) -> Guarantee:
-    """The guarantee with the larger of the stated and the recomputed epsilon.
+    @property
+    def ends(self) -> list[_Trial]:
+        """The ends of the bracket that are known."""
+        return [trial for trial in (self.within, self.beyond) if trial is not None]
 
-    Guarantee:
-        Refuses a claim below the recomputed cost, also for exchanging rows; a ``kind``
-        that the accountant does not give; an accountant that does not exist; text with
-        control characters; and lists of releases too long to be checked in a few seconds.
-    """
-    _check_texts(claimed)
-    if claimed.accountant not in ACCOUNTANTS:
-        raise Misstated(f"the file's accountant is unknown; known: {', '.join(ACCOUNTANTS)}")
-    if not math.isfinite(claimed.epsilon):
-        return _claims_nothing(claimed)
-    if claimed.kind != ACCOUNTANTS[claimed.accountant].kind:
-        raise Misstated("the file's kind of guarantee is not that of its accountant")
-    check_sizes(claimed.events)
-    epsilon = _at_least(claimed.epsilon, _cost(claimed, claimed.neighbours, claimed.accountant))
-    replaced = claimed.replace_one_epsilon
-    if replaced is not None:
-        replaced = _at_least(replaced, _cost(claimed, "replace-one", "pld"))
-    return dataclasses.replace(claimed, epsilon=epsilon, replace_one_epsilon=replaced)
+    @property
+    def width(self) -> float:
+        """The length of the bracket; ``None`` if one end is unknown."""
+        places = [trial.at for trial in self.ends]
+        return max(places) - min(places)
 
+    def extended(self, trial: _Trial) -> "_Search":
+        """The search with one more trial."""
+        return _Search([*self.trials, trial], self.uphill)
 
-def check_plan(guarantee: Guarantee, plan: PrivacyPlan) -> None:
-    """Refuse a guarantee whose releases are not those of the plan beside it."""
-    if _is_winner(guarantee.events, plan.events):
-        return
-    if tally(guarantee.events) != tally(plan.events):
-        raise Misstated("the releases in the file's guarantee are not those of its plan")
-    stated = (guarantee.accountant, guarantee.delta, guarantee.neighbours)
-    if stated != (plan.accountant, plan.budget.delta, plan.budget.neighbours):
-        raise Misstated("accountant, delta or neighbours in the file are not those of its plan")
+    def stride(self, last: _Trial) -> float:
+        """The step of the bracket search, if the cost grows like a root."""
+        length = min(max(2.1 * abs(last.excess), _LEAST_STRIDE * 4.0 ** len(self.trials)), 4.0)
+        return math.copysign(length, -self.uphill * last.excess)
+
+    def aim(self, margin: float) -> float:
+        """The point inside the bracket where a secant meets the budget.
+
+        The one through the two best trials is steep enough near the end; before that, the cost of
+        the other events may flatten it, and the one through the bracket's ends is used.
+        """
+        low, high = sorted(trial.at for trial in self.ends)
+        best = sorted(self.trials, key=lambda trial: abs(trial.excess))[:2]
+        pairs = (best, self.ends) if len(self.trials) <= _PATIENCE else ()
+        inside = [at for at in (_crossing(*pair) for pair in pairs) if low < at < high]
+        if not inside:
+            return (low + high) / 2
+        return min(max(inside[0], low + margin), high - margin)
 
 
-def _is_winner(events: Sequence[Event], planned: Sequence[Event]) -> bool:
-    """Whether the planned releases are one possible run of the selection that was charged."""
-    if len(events) != 1 or not isinstance(events[0], SelectionEvent):
-        return False
-    counts = tally(planned)
-    runs = [tally(run) for run in _runs(events[0])]
-    return any(all(run.get(each, 0) >= counts[each] for each in counts) for run in runs)
+def _crossing(one: _Trial, two: _Trial) -> float:
+    """Where the line through two trials meets the budget; ``None`` if flat or too steep."""
+    slope = (two.excess - one.excess) / (two.at - one.at)
+    return one.at - one.excess / slope if slope else math.nan
 
 
-def _claims_nothing(claimed: Guarantee) -> Guarantee:
-    if claimed.kind != "none" or claimed.replace_one_epsilon is not None:
-        raise Misstated("the file claims a guarantee without a finite epsilon")
-    return claimed
-
-
-def _cost(claimed: Guarantee, neighbours: Neighbours, accountant: str) -> float:
-    cost = _priced(claimed.events, claimed.delta, neighbours, accountant)
-    if math.isnan(cost):
-        raise Misstated(
-            "the cost of the releases that the file lists cannot be computed, so the "
-            "file is not accepted"
-        )
-    return cost
-
-
-@functools.lru_cache(maxsize=64)
-def _priced(
-    events: tuple[Event, ...], delta: float, neighbours: Neighbours, accountant: str
+def calibrate_noise(
+    budget: Budget,
+    events_for: Callable[[float], Sequence[Event]],
+    *,
+    accountant: str = "pld",
 ) -> float:
-    """The cost, or NaN if there is none; cached in memory only."""
-    try:
-        with np.errstate(all="ignore"):
-            return epsilon_of(events, delta=delta, neighbours=neighbours, accountant=accountant)
-    except _UNPRICED:
-        return math.nan
+    """The smallest noise multiplier whose events stay within the budget.
 
+    Args:
+        budget: The budget; an unlimited one needs no noise.
+        events_for: The events of a run with a given noise multiplier; their cost must
+            fall as it grows.
+        accountant: The accountant's name.
 
-def _at_least(claim: float, cost: float) -> float:
-    if not claim >= cost * (1 - TOLERANCE):
-        raise Misstated(
-            f"the file claims epsilon {claim:.4g}, but the releases that it lists cost {cost:.4g}; "
-            "do not rely on it; ask its sender for the original"
-        )
-    return max(claim, cost)
+    Guarantee:
+        The cost at the returned multiplier is at most ``budget.epsilon``.
 
-
-def _check_texts(claimed: Guarantee) -> None:
-    """Refuse control characters in texts that certificates show."""
-    texts = [*claimed.stamps, *claimed.caveats, *claimed.versions, *claimed.versions.values()]
-    if len(texts) > _MOST_TEXTS:
-        raise Misstated(f"the file's guarantee has more than {_MOST_TEXTS} texts")
-    purposes = [event.purpose for event in _every(claimed.events, _DEEPEST)]
-    if not all(len(text) <= _LONGEST_TEXT and is_displayable(text) for text in texts + purposes):
-        raise Misstated(
-            "the file's guarantee has a text that is too long or has control characters"
-        )
-
-
-def check_sizes(events: Sequence[Event]) -> None:
-    """Refuse lists of releases that would take long to check.
+    Raises:
+        BudgetError: If no amount of noise suffices, because other events cost too much.
 
     Example:
-        >>> check_sizes([SelectionEvent(run=(), mean=2.0)])
+        >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
+        >>> unit = Sensitivity.of_sum(1.0)
+        >>> noise = calibrate_noise(
+        ...     Budget(1.0, 1e-5), lambda z: [GaussianEvent(noise=z, sensitivity=unit)]
+        ... )
+        >>> round(noise, 2)
+        3.73
     """
-    every = list(_every(events, _DEEPEST))
-    if not all(_is_sized(event) for event in every):
-        raise Misstated(
-            "the file lists releases with more rows, voters or repetitions than are supported"
-        )
-    long = sum(event.count for event in events if not isinstance(event, GaussianEvent))
-    seconds = _SECONDS_EACH * long + sum(_seconds(event) for event in tally(every))
-    if seconds > MOST_SECONDS:
-        raise Misstated("the file lists more different or repeated releases than are supported")
+    if not budget.is_private:
+        return 0.0
+
+    def trial(logarithm: float) -> _Trial:
+        return _priced(logarithm, events_for(math.exp(logarithm)), budget, accountant)
+
+    first = trial(_near(budget, events_for))
+    search = _bracket(_Search([first], uphill=-1.0), trial, _NOISE_RANGE)
+    _allowed(search, _NO_NOISE_SUFFICES)
+    while search.width > PRECISION:
+        search = search.extended(trial(search.aim(margin=0.9 * PRECISION)))
+    return math.exp(_allowed(search, _NO_NOISE_SUFFICES).at)
 
 
-def _every(events: Sequence[Event], depth: int) -> Iterator[Event]:
-    """All releases, those inside of selections too."""
-    if depth == 0:
-        raise Misstated("the file lists selections within selections")
+def _near(budget: Budget, events_for: Callable[[float], Sequence[Event]]) -> float:
+    """An estimate of the log noise at which the search begins; the result does not depend on it."""
+    wanted, at = strength(budget) ** 2, 0.0
+    for _ in range(_GUESSES):
+        rough = _rough_square(events_for(math.exp(at)), budget.neighbours)
+        if not 0 < rough < math.inf:
+            return 0.0
+        at = min(max(at + math.log(rough / wanted) / 2, _NOISE_RANGE[0]), _NOISE_RANGE[1])
+    return at
+
+
+def _rough_square(events: Sequence[Event], neighbours: Neighbours) -> float:
+    """About the squared mu of Gaussian releases; not finite for others, and no bound."""
+    total = 0.0
     for event in events:
-        yield event
-        if isinstance(event, SelectionEvent):
-            for run in _runs(event):
-                yield from _every(run, depth - 1)
+        if isinstance(event, GaussianEvent):
+            each = (event.sensitivity.under(neighbours) / event.noise) ** 2
+        elif isinstance(event, SampledGaussianEvent):
+            # beyond the least noise that is searched, larger than any budget
+            each = event.rate**2 * math.expm1(min(event.noise_multiplier**-2, 700.0))
+        else:
+            return math.inf
+        total += event.count * each
+    return total
 
 
-def _runs(event: SelectionEvent) -> list[tuple[Event, ...]]:
-    """What one run makes, for each candidate."""
-    return [(*event.run, *own) for own in event.candidates or ((),)]
+def calibrate_steps(
+    budget: Budget,
+    events_for: Callable[[int], Sequence[Event]],
+    *,
+    accountant: str = "pld",
+) -> int:
+    """The largest number of steps whose events stay within the budget.
+
+    Args:
+        budget: The budget; must be finite.
+        events_for: The events of a run of a given number of steps.
+        accountant: The accountant's name.
+
+    Guarantee:
+        The cost of the returned number of steps is at most ``budget.epsilon``.
+
+    Raises:
+        BudgetError: If not even one step fits.
+
+    Example:
+        >>> from dpflows.privacy.events import GaussianEvent, Sensitivity
+        >>> unit = Sensitivity.of_sum(1.0)
+        >>> calibrate_steps(
+        ...     Budget(1.0, 1e-5),
+        ...     lambda t: [GaussianEvent(noise=20.0, sensitivity=unit, count=t)],
+        ...     accountant="gdp",
+        ... )
+        28
+    """
+    if not budget.is_private:
+        raise InputError(
+            "epsilon must be finite to compute the number of steps; give the number "
+            "of steps instead"
+        )
+
+    def trial(logarithm: float) -> _Trial:
+        steps = round(math.exp(logarithm))
+        return _priced(math.log(steps), events_for(steps), budget, accountant)
+
+    search = _bracket(_Search([trial(_FIRST_STEPS)], uphill=1.0), trial, _STEP_RANGE)
+    _allowed(search, _NO_STEP_FITS)
+    if search.beyond is None:
+        raise InputError("epsilon allows any number of steps; give the number of steps instead")
+    while (between := _between(search)) is not None:
+        search = search.extended(trial(math.log(between)))
+    return _steps(_allowed(search, _NO_STEP_FITS))
 
 
-def _seconds(event: Event) -> float:
-    if isinstance(event, SampledGaussianEvent) and event.sampling == "uniform":
-        return _SECONDS_UNIFORM
-    return _SECONDS.get(type(event), _SECONDS_OTHER)
+_NO_NOISE_SUFFICES = (
+    "epsilon is too small for any noise_multiplier: the other releases alone exceed it; increase "
+    "epsilon or remove some of them"
+)
+_NO_STEP_FITS = "epsilon does not allow a single step; increase epsilon or the noise_multiplier"
 
 
-def _is_sized(event: Event) -> bool:
-    if event.count > MOST_RELEASES:
-        return False
-    if isinstance(event, VoteEvent):
-        return event.voters <= MOST_VOTERS
-    return not isinstance(event, SampledGaussianEvent) or event.rows <= MOST_ROWS
+def _allowed(search: _Search, refusal: str) -> _Trial:
+    if search.within is None:
+        raise BudgetError(refusal)
+    return search.within
+
+
+def _between(search: _Search) -> int | None:
+    """The number of steps to try next, strictly inside the bracket; ``None`` if it is closed."""
+    low, high = sorted(_steps(trial) for trial in search.ends)
+    if high - low <= 1:
+        return None
+    return min(max(round(math.exp(search.aim(margin=0.0))), low + 1), high - 1)
+
+
+def _steps(trial: _Trial) -> int:
+    return round(math.exp(trial.at))
+
+
+def _priced(at: float, events: Sequence[Event], budget: Budget, accountant: str) -> _Trial:
+    epsilon = _remembered_cost(tuple(events), budget, accountant)
+    return _Trial(at, math.log(max(epsilon, 1e-12) / budget.epsilon))
+
+
+@functools.lru_cache(maxsize=1024)
+def _remembered_cost(events: tuple[Event, ...], budget: Budget, accountant: str) -> float:
+    """What events cost; equal plans are calibrated once in a process."""
+    return epsilon_of(
+        events, delta=budget.delta, neighbours=budget.neighbours, accountant=accountant
+    )
+
+
+def _bracket(
+    search: _Search, trial: Callable[[float], _Trial], ends: tuple[float, float]
+) -> _Search:
+    """Extend the search until one trial is within the budget and one beyond, or the range ends."""
+    while search.within is None or search.beyond is None:
+        last = search.trials[-1]
+        ahead = min(max(last.at + search.stride(last), ends[0]), ends[1])
+        if ahead == last.at:
+            return search
+        search = search.extended(trial(ahead))
+    return search
+
+
+def strength(budget: Budget) -> float:
+    """The mu of Gaussian differential privacy that a budget allows; infinite without privacy.
+
+    It is that of a sum in which a row counts one: under ``replace-one`` half of the distance that
+    two tables may have.
+
+    Example:
+        >>> round(strength(Budget(1.0, 1e-5)), 2)
+        0.27
+    """
+    if not budget.is_private:
+        return math.inf
+    distance = Sensitivity.of_sum(1.0).under(budget.neighbours)
+    return GaussianProfile.within(budget.epsilon, budget.delta).mu / distance
+
+
+def noise_of_share(budget: Budget, sensitivity: Sensitivity, share: float = 1.0) -> float:
+    """The noise of a Gaussian release that costs a share of the squared Gaussian budget.
+
+    Zero without privacy.
+
+    Example:
+        >>> round(noise_of_share(Budget(1.0, 1e-5), Sensitivity.of_sum(1.0), share=0.25), 2)
+        7.46
+    """
+    if not budget.is_private:
+        return 0.0
+    mu = GaussianProfile.within(budget.epsilon, budget.delta).mu
+    return sensitivity.under(budget.neighbours) / (mu * math.sqrt(share))
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """One way to account for a run: accountant, batch sampling and neighbour relation.
+
+    Example:
+        >>> View("gdp-clt", "uniform", "replace-one").kind
+        'estimate'
+    """
+
+    accountant: str
+    sampling: Sampling
+    neighbours: Neighbours
+
+    @property
+    def kind(self) -> Kind:
+        """``bound`` or ``estimate``."""
+        return ACCOUNTANTS[self.accountant].kind
+
+    @property
+    def reading(self) -> str:
+        """The meaning of its figures, in one line."""
+        return ACCOUNTANTS[self.accountant].reading
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A training run whose number of steps is not fixed yet.
+
+    Example:
+        >>> run = Run(rows=24059, batch_size=100, noise_multiplier=2.1, delta=1.52e-5)
+        >>> view = View("gdp-clt", "uniform", "replace-one")
+        >>> run.steps(view, epsilon=1.0), round(run.epsilon(view, steps=12565), 2)
+        (12565, 1.0)
+    """
+
+    rows: int
+    batch_size: int
+    noise_multiplier: float
+    delta: float
+
+    def events(self, sampling: Sampling, steps: int) -> list[SampledGaussianEvent]:
+        """The events of ``steps`` steps."""
+        step = SampledGaussianEvent(
+            sampling=sampling,
+            rows=self.rows,
+            batch_size=self.batch_size,
+            noise_multiplier=self.noise_multiplier,
+            count=steps,
+        )
+        return [step]
+
+    def epsilon(self, view: View, *, steps: int) -> float:
+        """The epsilon of ``steps`` steps in this view."""
+        return epsilon_of(
+            self.events(view.sampling, steps),
+            delta=self.delta,
+            neighbours=view.neighbours,
+            accountant=view.accountant,
+        )
+
+    def steps(self, view: View, *, epsilon: float) -> int:
+        """The number of steps that ``epsilon`` allows in this view; ``None`` if not even one."""
+        budget = Budget(epsilon, self.delta, view.neighbours)
+        try:
+            return calibrate_steps(
+                budget, lambda t: self.events(view.sampling, t), accountant=view.accountant
+            )
+        except BudgetError:
+            return 0
+
+    def views(self, samplings: Sequence[Sampling] = SAMPLINGS) -> Iterator[View]:
+        """All views that support this run, the default accountant first."""
+        self.events("poisson", 1)
+        for accountant in ACCOUNTANTS:
+            for sampling in samplings:
+                for neighbours in NEIGHBOURS:
+                    view = View(accountant, sampling, neighbours)
+                    if self._priced(view):
+                        yield view
+
+    def _priced(self, view: View) -> bool:
+        accountant = ACCOUNTANTS[view.accountant]
+        try:
+            accountant.profile(self.events(view.sampling, 1), view.neighbours)
+        except InputError:
+            return False
+        return True
