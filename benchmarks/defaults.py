@@ -20,8 +20,7 @@ from dpflows.experiments.data import read_real
 from dpflows.models.density import Defended, Density, uniform_box
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.defaults import defaults_for
-from dpflows.pipeline.plan import make_plan
-from dpflows.pipeline.training import Settings, fit_model
+from dpflows.pipeline.training import Settings, fit_model, make_plan
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 

@@ -16,8 +16,7 @@ from rich.table import Table
 
 from dpflows.models.density import Defended, Density, wide_gaussian
 from dpflows.models.normalisers import Scaling
-from dpflows.pipeline.plan import make_plan
-from dpflows.pipeline.training import fit_model
+from dpflows.pipeline.training import fit_model, make_plan
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 

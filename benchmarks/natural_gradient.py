@@ -18,7 +18,7 @@ from rich.table import Table
 
 from dpflows import DPFlow
 from dpflows.experiments.data import read_real
-from dpflows.training.optimizers import NaturalGradient
+from dpflows.training.natural_gradient import NaturalGradient
 
 RESULTS = pathlib.Path(__file__).with_name("natural_gradient.json")
 PLAIN = NaturalGradient()

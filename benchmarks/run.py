@@ -26,9 +26,8 @@ from dpflows.models.density import Defended, wide_gaussian
 from dpflows.pipeline.training import negative_log_likelihood as loss
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import UniformBatches, make_batches
-from dpflows.training.dp_sgd import CHUNK, Loop, plain_gradient, private_gradient
+from dpflows.training.dp_sgd import CHUNK, Loop, Optimizer, plain_gradient, private_gradient
 from dpflows.training.ghost_clipping import Clipping, by_rows, by_taps, take_apart, unrolled
-from dpflows.training.optimizers import Optimizer
 
 RESULTS = pathlib.Path(__file__).with_name("results.json")
 DIM, WIDTH, BLOCKS, ROWS = 10, 100, 5, 24_059

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpflows import DPAutoregressive, DPFlow, Ledger, Schema
 from dpflows.models.architectures import Architecture
-from dpflows.pipeline.stage import Stage
+from dpflows.pipeline.plan import Stage
 from dpflows.privacy.guarantee import Budget
 from dpflows.table.columns import Column
 

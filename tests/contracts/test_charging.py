@@ -15,7 +15,7 @@ from dpflows import Budget, BudgetError, DPGaussian, InputError, Schema
 from dpflows.estimators.persistence import load
 from dpflows.files import write_model
 from dpflows.pipeline.domain import EncodeRows
-from dpflows.pipeline.stage import Work
+from dpflows.pipeline.plan import Work
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.ledger import Ledger
 from dpflows.privacy.randomness import Entropy

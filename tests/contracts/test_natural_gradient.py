@@ -9,15 +9,19 @@ import pytest
 from contracts.families import DIM, hostile_rows, model_of, shaken
 from dpflows.models.architectures import ARCHITECTURES
 from dpflows.training import fisher, fisher_blocks, natural_gradient
-from dpflows.training.fisher import Frame, Layout, estimate_metric
+from dpflows.training.fisher import METRICS, Frame, Layout, estimate_metric
 from dpflows.training.fisher_blocks import Diagonal, Exact, Kronecker, whole_gradients
 from dpflows.training.ghost_clipping import take_apart
-from dpflows.training.natural_gradient import changes_of, move, totals
-from dpflows.training.optimizers import METRICS, NaturalGradient
+from dpflows.training.natural_gradient import NaturalGradient, changes_of, move, totals
 
 SETTINGS = NaturalGradient(samples=256)
 KEY = jnp.asarray([3, 4], jnp.uint32)
 DAMPING = 0.1
+
+
+def _metric(frame, parameters, settings):
+    given = {"samples": settings.samples, "kind": settings.metric}
+    return estimate_metric(frame, parameters, KEY, DAMPING, **given)
 
 
 class Family:
@@ -27,7 +31,7 @@ class Family:
         parameters, blueprint = take_apart(model_of(name))
         self.settings = settings
         self.parameters, self.frame = shaken(parameters), Frame.of(blueprint)
-        self.metric = estimate_metric(self.frame, self.parameters, KEY, settings, DAMPING)
+        self.metric = _metric(self.frame, self.parameters, settings)
         self.clip = settings.clip * np.sqrt(self.metric.effective)
         self.layouts = self.frame.layouts(self.parameters, settings.metric)
 
@@ -254,7 +258,7 @@ def test_the_public_rule_of_blocks():
     assert fisher.kind_of(wide, "block") == Kronecker.estimate
     free = Layout((), (wide.pieces[0]._replace(is_dense=False),))
     assert fisher.kind_of(free, "block") == Diagonal.estimate
-    again = estimate_metric(family.frame, family.parameters, KEY, SETTINGS, DAMPING)
+    again = _metric(family.frame, family.parameters, SETTINGS)
     assert eqx.tree_equal(family.metric, again)
 
 

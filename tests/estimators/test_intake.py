@@ -6,7 +6,7 @@ import pytest
 
 from dpflows import BudgetError, DPGaussian, InputError, Schema
 from dpflows.pipeline.domain import VALUES_READ_STAMP, TableSpec
-from dpflows.pipeline.stage import Work
+from dpflows.pipeline.plan import Work
 from dpflows.privacy.accounting import ACCOUNTANTS
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms import statistics

@@ -7,9 +7,8 @@ from dpflows import DPDensity, DPFlow
 from dpflows.errors import InputError
 from dpflows.estimators.persistence import load
 from dpflows.pipeline.initialisation import UNPAID_STAMP
-from dpflows.training.dp_sgd import Callbacks
-from dpflows.training.natural_gradient import Natural
-from dpflows.training.optimizers import NaturalGradient, Optimizer
+from dpflows.training.dp_sgd import Callbacks, Optimizer
+from dpflows.training.natural_gradient import Natural, NaturalGradient
 
 RNG = np.random.default_rng(4)
 ROWS = (RNG.normal(size=(400, 1)) + 0.3 * RNG.normal(size=(400, 4))).clip(-4, 4)

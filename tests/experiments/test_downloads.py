@@ -12,7 +12,7 @@ import pytest
 from dpflows.errors import InputError
 from dpflows.experiments.catalogue import EXPERIMENTS
 from dpflows.experiments.data import NUMERIC, REAL, SOURCES, Source, download, read_real
-from dpflows.files import cache_folder
+from dpflows.pipeline.plan import cache_folder
 
 CONTENT = b"1.5,2.5\n3.5,4.5\n" * 1000
 

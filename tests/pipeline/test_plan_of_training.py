@@ -6,9 +6,8 @@ import json
 import pytest
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.pipeline.plan import Odometer, Plan, make_plan
-from dpflows.pipeline.stage import Recorded
-from dpflows.pipeline.training import Settings
+from dpflows.pipeline.plan import Odometer, Recorded
+from dpflows.pipeline.training import Settings, make_plan
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import GaussianEvent, PureEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget
@@ -57,7 +56,7 @@ def test_overspending_before_training_is_refused():
 
 def test_a_plan_survives_json():
     plan = make_plan(BUDGET, settings=Settings(steps=40), before=(Recorded(BEFORE),), **SHAPE)
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict())), BUDGET) == plan
+    assert read_plan(json.loads(json.dumps(plan.to_dict())), BUDGET) == plan
 
 
 def test_an_unlimited_budget_needs_no_noise():

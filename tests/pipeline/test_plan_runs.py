@@ -24,8 +24,7 @@ from dpflows.errors import UnplannedReleaseError
 from dpflows.estimators import base
 from dpflows.models.architectures import Architecture
 from dpflows.pipeline import defaults, initialisation, marginals
-from dpflows.pipeline.plan import Plan
-from dpflows.pipeline.stage import Stage, Work
+from dpflows.pipeline.plan import Plan, Stage, Work
 from dpflows.privacy.events import GaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.statistics import clipped_moments, moments_sensitivity

@@ -16,8 +16,7 @@ from dpflows.errors import InputError
 from dpflows.files import read_model, write_model
 from dpflows.models.architectures import Architecture
 from dpflows.models.density import Defended, wide_gaussian
-from dpflows.pipeline.plan import make_plan
-from dpflows.pipeline.training import Settings, fit_model
+from dpflows.pipeline.training import Settings, fit_model, make_plan
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.table import Column, Schema

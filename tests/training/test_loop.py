@@ -8,9 +8,15 @@ import pytest
 from dpflows.errors import TrainingError
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import make_batches
-from dpflows.training.dp_sgd import CHUNK, Callbacks, Loop, plain_gradient, private_gradient
+from dpflows.training.dp_sgd import (
+    CHUNK,
+    Callbacks,
+    Loop,
+    Optimizer,
+    plain_gradient,
+    private_gradient,
+)
 from dpflows.training.ghost_clipping import Clipping, by_taps
-from dpflows.training.optimizers import Optimizer
 
 ROWS = jnp.asarray(np.random.default_rng(5).normal(size=(200, 3)), jnp.float32)
 

@@ -15,9 +15,8 @@ from scipy import stats
 
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import UniformBatches
-from dpflows.training.dp_sgd import Loop, PrivateGradient, private_gradient
+from dpflows.training.dp_sgd import Loop, Optimizer, PrivateGradient, private_gradient
 from dpflows.training.ghost_clipping import Clipping, by_taps, take_apart
-from dpflows.training.optimizers import Optimizer
 
 ROWS, SIGMA = 16, 30.0
 RATE = 2.0**-60

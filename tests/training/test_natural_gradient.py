@@ -12,16 +12,14 @@ from dpflows.errors import InputError
 from dpflows.models.architectures import Architecture
 from dpflows.models.density import Defended, wide_gaussian
 from dpflows.pipeline.defaults import natural_defaults
-from dpflows.pipeline.plan import Plan, make_plan
-from dpflows.pipeline.training import Settings, fit_model
+from dpflows.pipeline.training import Settings, fit_model, make_plan
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.training import fisher, natural_gradient
 from dpflows.training.batches import make_batches
 from dpflows.training.fisher import Frame, estimate_metric
 from dpflows.training.ghost_clipping import take_apart
-from dpflows.training.natural_gradient import Natural, move
-from dpflows.training.optimizers import NaturalGradient
+from dpflows.training.natural_gradient import Natural, NaturalGradient, move
 from dpflows.training.progress_checks import Checks
 
 #: Every statistical test below rejects a correct run with at most this probability.
@@ -231,7 +229,9 @@ def test_half_the_squared_length_of_a_step_is_its_divergence(model):
     settings = NaturalGradient(samples=6_144, metric="full")
     parameters, blueprint = take_apart(model)
     frame, key = Frame.of(blueprint), jnp.asarray([5, 6], jnp.uint32)
-    metric = estimate_metric(frame, parameters, key, settings, 1e-3)
+    metric = estimate_metric(
+        frame, parameters, key, 1e-3, samples=settings.samples, kind=settings.metric
+    )
     # towards rows that are elsewhere, no few of which decide: a direction in which it does change
     clip = metric.effective**0.5
     place, elsewhere = (frame, parameters, metric.blocks), metric.samples[:500] + 0.5
@@ -259,7 +259,7 @@ def test_training_learns_a_bent_table(model, rows):
 
 def test_a_plan_of_natural_steps_is_read_back():
     plan = plan_of()
-    assert Plan.from_dict(plan.to_dict(), plan.budget) == plan
+    assert read_plan(plan.to_dict(), plan.budget) == plan
 
 
 @pytest.mark.parametrize("field", ["clip", "damping", "samples", "gain", "trust"])

@@ -17,9 +17,15 @@ from dpflows.privacy import randomness
 from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.training import ghost_clipping
 from dpflows.training.batches import make_batches
-from dpflows.training.dp_sgd import CHUNK, Callbacks, Loop, PrivateGradient, private_gradient
+from dpflows.training.dp_sgd import (
+    CHUNK,
+    Callbacks,
+    Loop,
+    Optimizer,
+    PrivateGradient,
+    private_gradient,
+)
 from dpflows.training.ghost_clipping import Clipping, Parameters, by_rows, by_taps, take_apart
-from dpflows.training.optimizers import Optimizer
 
 SIGMA, CLIP, BATCH = 1.3, 0.7, 20
 #: Every test below rejects a correct step with at most this probability.

@@ -23,7 +23,7 @@ from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.charging import Payment, withdrawn_on_failure
 from dpflows.estimators.density import DPDensity
 from dpflows.estimators.persistence import described, file_content, rebuilt
-from dpflows.pipeline.stage import needed
+from dpflows.pipeline.plan import needed
 from dpflows.privacy.accounting import guarantee_for
 from dpflows.privacy.accounting.certificates import TOLERANCE, Misstated, read_guarantee
 from dpflows.privacy.events import BoundedRangeEvent, Event, GaussianEvent

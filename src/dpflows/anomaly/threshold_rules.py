@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
-from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.pipeline.plan import Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise, epsilon_of
 from dpflows.privacy.events import Event, GaussianEvent, Release, check_choice
 from dpflows.privacy.guarantee import Budget

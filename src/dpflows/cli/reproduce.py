@@ -151,7 +151,7 @@ def _drawn(names: Sequence[str], place: Path, *, quiet: bool) -> Path:
 
 def _downloaded(names: Sequence[str], *, quiet: bool) -> Path:
     from dpflows.experiments.data import SOURCES, download
-    from dpflows.files import cache_folder
+    from dpflows.pipeline.plan import cache_folder
 
     screen = output.console(quiet=quiet)
     sources = [source for name in names for source in SOURCES[name]]

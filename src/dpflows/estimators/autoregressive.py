@@ -30,14 +30,14 @@ from dpflows.pipeline.marginals import (
     plan_grouping,
     read_columns,
 )
-from dpflows.pipeline.plan import Plan, make_plan
-from dpflows.pipeline.stage import Work, jax_key, needed
+from dpflows.pipeline.plan import Plan, Work, jax_key, needed
+from dpflows.pipeline.training import make_plan, name_of, read_plan
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.table.columns import Column
 from dpflows.table.reading import MixedEncoding
 from dpflows.table.schema import Schema
-from dpflows.training.optimizers import Optimizer, name_of
+from dpflows.training.dp_sgd import Optimizer
 
 #: The most draws for one row that is kept, beside those of the first look.
 MOST_TRIES = 200
@@ -292,7 +292,7 @@ class DPAutoregressive(TrainedEstimator):
         schema: Schema,
     ) -> "DPAutoregressive":
         estimator = cls(**cls._settings_of(guarantee, schema))
-        estimator.plan_ = Plan.from_dict(header["plan"], guarantee.budget)
+        estimator.plan_ = read_plan(header["plan"], guarantee.budget)
         estimator.encoding_ = MixedEncoding(schema)
         columns = read_columns(arrays, estimator.encoding_)
         sizes, shape = [column.size for column in columns], _shape(estimator.plan_)

@@ -31,9 +31,8 @@ from dpflows.estimators.persistence import file_content, rebuilt
 from dpflows.models.density import Defended, Density, uniform_box
 from dpflows.models.normalisers import Normaliser, normaliser_from
 from dpflows.pipeline.domain import TableSpec, feature_names, rows_to_score, stamps_of
-from dpflows.pipeline.plan import Plan, require_same
-from dpflows.pipeline.stage import Stage, Work, jax_key, needed
-from dpflows.pipeline.training import Settings
+from dpflows.pipeline.plan import Descent, Plan, Stage, Work, jax_key, needed, require_same
+from dpflows.pipeline.training import Settings, read_plan
 from dpflows.privacy.accounting.certificates import check_plan, read_guarantee
 from dpflows.privacy.events import NEIGHBOURS, Event, Neighbours, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee, large_delta_caveats, require_small_delta
@@ -43,7 +42,6 @@ from dpflows.table.reading import Encoding, Form, Table
 from dpflows.table.schema import Schema
 from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.dp_sgd import Callbacks
-from dpflows.training.optimizers import Descent
 
 Self = TypeVar("Self", bound="DensityEstimator")
 NON_PRIVATE_STAMP = "NOT PRIVATE: fitted without privacy (epsilon is infinite)"
@@ -557,7 +555,7 @@ class ReleasedEstimator(DensityEstimator):
         schema: Schema,
     ) -> Self:
         estimator = cls(**cls._settings_of(guarantee, schema))
-        estimator.plan_ = Plan.from_dict(header["plan"], guarantee.budget)
+        estimator.plan_ = read_plan(header["plan"], guarantee.budget)
         encoding, normaliser = Encoding(schema), normaliser_from(arrays)
         estimator.parameters_ = {
             name: array for name, array in arrays.items() if name not in normaliser.arrays()

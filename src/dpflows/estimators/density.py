@@ -13,8 +13,7 @@ from dpflows.estimators.base import DensityEstimator
 from dpflows.estimators.flow import DPFlow
 from dpflows.estimators.mixture import DPGaussianMixture
 from dpflows.pipeline.domain import TableSpec
-from dpflows.pipeline.plan import Plan
-from dpflows.pipeline.stage import Work
+from dpflows.pipeline.plan import Plan, Work
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.table.schema import Schema
 

@@ -41,15 +41,15 @@ from dpflows.pipeline.initialisation import (
     prior_from,
     untrained_flow,
 )
-from dpflows.pipeline.plan import Plan, make_plan
-from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.pipeline.plan import Descent, Plan, Stage, Work, needed
+from dpflows.pipeline.training import OPTIMIZERS, make_plan, name_of, read_plan
 from dpflows.privacy.accounting import strength
 from dpflows.privacy.events import Event, check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
 from dpflows.table.reading import Encoding
 from dpflows.table.schema import Schema
 from dpflows.training.mixture_em import plan_mixture
-from dpflows.training.optimizers import OPTIMIZERS, Descent, NaturalGradient, name_of
+from dpflows.training.natural_gradient import NaturalGradient
 
 #: From so many rows per column on, each counted as much as mu, histograms are worth their share
 #: before a flow that is trained by natural gradient.
@@ -241,7 +241,7 @@ class DPFlow(TrainedEstimator):
         guarantee: Guarantee,
         schema: Schema,
     ) -> "DensityEstimator":
-        plan = Plan.from_dict(header["plan"], guarantee.budget)
+        plan = read_plan(header["plan"], guarantee.budget)
         if isinstance(plan.architecture, CellShape):
             # 0.1 called networks over mixed rows flows, too
             from dpflows.estimators.autoregressive import DPAutoregressive

@@ -16,8 +16,7 @@ from dpflows.estimators.base import Arrays, ReleasedEstimator
 from dpflows.models.density import gaussian_mixture
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
-from dpflows.pipeline.plan import FAINT, Plan, affordable_noise
-from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.pipeline.plan import FAINT, Plan, Stage, Work, affordable_noise, needed
 from dpflows.privacy.accounting import noise_of_share
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget

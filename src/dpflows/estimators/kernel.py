@@ -11,8 +11,7 @@ from dpflows.estimators.base import Arrays, ReleasedEstimator
 from dpflows.models.density import Grid, fitting_masses
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
-from dpflows.pipeline.plan import Plan, affordable_noise
-from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.pipeline.plan import Plan, Stage, Work, affordable_noise, needed
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.statistics import (

@@ -17,8 +17,7 @@ from dpflows.estimators.base import Arrays, ReleasedEstimator
 from dpflows.models.density import Rows, gaussian_mixture
 from dpflows.models.normalisers import Scaling
 from dpflows.pipeline.domain import TableSpec
-from dpflows.pipeline.plan import Plan
-from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.pipeline.plan import Plan, Stage, Work, needed
 from dpflows.privacy.events import Event, check_choice
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy

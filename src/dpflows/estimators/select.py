@@ -16,8 +16,7 @@ from dpflows.errors import BudgetError, InputError, TrainingError
 from dpflows.estimators.base import DensityEstimator, entropy_for
 from dpflows.estimators.charging import charge, note_fit, warn_of_transformers, withdrawn_on_failure
 from dpflows.pipeline.domain import read_bounds, stamps_of
-from dpflows.pipeline.plan import FAINT
-from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.pipeline.plan import FAINT, Stage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise
 from dpflows.privacy.accounting.certificates import Misstated, check_sizes
 from dpflows.privacy.accounting.registry import PrivacyPlan

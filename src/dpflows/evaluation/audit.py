@@ -46,9 +46,8 @@ from scipy import optimize, stats
 from dpflows.errors import InputError
 from dpflows.estimators.base import DensityEstimator
 from dpflows.models.density import Density
-from dpflows.pipeline.plan import Plan, make_plan
-from dpflows.pipeline.stage import Work
-from dpflows.pipeline.training import Settings, fit_model, negative_log_likelihood
+from dpflows.pipeline.plan import Plan, Work
+from dpflows.pipeline.training import Settings, fit_model, make_plan, negative_log_likelihood
 from dpflows.privacy.accounting.privacy_profiles import GaussianProfile
 from dpflows.privacy.events import check_choice
 from dpflows.privacy.guarantee import Budget, Guarantee
@@ -56,7 +55,7 @@ from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.table.reading import Table
 from dpflows.training.dp_sgd import Callbacks, State, private_gradient
 from dpflows.training.ghost_clipping import Blueprint, Parameters, by_taps, take_apart
-from dpflows.training.optimizers import NaturalGradient
+from dpflows.training.natural_gradient import NaturalGradient
 
 #: What a reader must know before quoting the figure.
 MEANING = (

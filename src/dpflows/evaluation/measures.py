@@ -20,7 +20,7 @@ from dpflows.errors import InputError
 from dpflows.estimators.autoregressive import draw_rows
 from dpflows.estimators.base import DensityEstimator
 from dpflows.models.mixed import MixedDensity
-from dpflows.pipeline.stage import jax_key
+from dpflows.pipeline.plan import jax_key
 from dpflows.privacy.randomness import Entropy
 from dpflows.table.bins import Bins
 from dpflows.table.columns import Column

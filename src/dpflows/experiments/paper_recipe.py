@@ -34,7 +34,7 @@ from dpflows.experiments.data import TableRows, Vector
 from dpflows.models.architectures import Architecture
 from dpflows.models.density import Defended, Density
 from dpflows.models.normalisers import Normaliser, Scaling
-from dpflows.pipeline.stage import jax_key
+from dpflows.pipeline.plan import jax_key
 from dpflows.pipeline.training import fit_model
 from dpflows.privacy.accounting import calibrate_steps
 from dpflows.privacy.events import SampledGaussianEvent

@@ -39,7 +39,7 @@ from dpflows.experiments.paper_recipe import (
 from dpflows.experiments.running import Experiment, Job, Measurement, Workspace
 from dpflows.models.bijections import BoundedAffine, RowMap
 from dpflows.models.density import BACKGROUND_WEIGHT, Defended, gaussian, uniform_box
-from dpflows.pipeline.stage import jax_key
+from dpflows.pipeline.plan import jax_key
 from dpflows.pipeline.training import fit_model
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import Neighbours, Sampling

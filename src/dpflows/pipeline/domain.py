@@ -19,7 +19,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from dpflows.errors import BudgetError, InputError, unquoted
-from dpflows.pipeline.stage import Stage, Work
+from dpflows.pipeline.plan import Stage, Work
 from dpflows.privacy.events import ApproximateEvent, DiscreteLaplaceEvent, Event, Sensitivity
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.mechanisms.selection import private_bounds

@@ -27,12 +27,11 @@ import numpy as np
 from jaxtyping import Float
 
 from dpflows.errors import InputError
-from dpflows.files import keep_compiled_programs
 from dpflows.models.architectures import Architecture
 from dpflows.models.bijections import with_act_norms
 from dpflows.models.density import Defended, Mixture, gaussian_mixture, uniform_box
 from dpflows.models.normalisers import Curves, Normaliser, Scaling, gaussian_curve, normaliser_from
-from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.pipeline.plan import Stage, Work, needed
 from dpflows.privacy.accounting import noise_of_share, strength
 from dpflows.privacy.events import Event, GaussianEvent, Sensitivity, check_choice
 from dpflows.privacy.guarantee import Budget
@@ -612,7 +611,6 @@ class BuildFlow(Stage):
 
     def run(self, work: Work) -> Work:
         """Build and initialise; a run that resumes from saved steps is not initialised again."""
-        keep_compiled_programs()
         normaliser = needed(work.normaliser)
         points = normaliser.apply(needed(work.rows))
         key = work.entropy.key("initialisation")

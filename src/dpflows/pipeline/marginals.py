@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 
 from dpflows.models.autoregressive import CellNetwork, CellShape, marginals, raked
 from dpflows.models.mixed import BinShares
-from dpflows.pipeline.stage import Stage, Work, jax_key, needed
+from dpflows.pipeline.plan import Stage, Work, jax_key, needed
 from dpflows.privacy.accounting import noise_of_share
 from dpflows.privacy.events import Event, GaussianEvent
 from dpflows.privacy.guarantee import Budget

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpflows.errors import InputError
-from dpflows.files import keep_compiled_programs
 from dpflows.models.architectures import Architecture
 from dpflows.models.autoregressive import NAME, CellShape
 from dpflows.pipeline.defaults import (
@@ -28,9 +27,9 @@ from dpflows.pipeline.defaults import (
     natural_seconds,
     rule_for,
 )
-from dpflows.pipeline.stage import Stage, Work, needed
+from dpflows.pipeline.plan import Descent, Plan, Recorded, Stage, TrainingStage, Work, needed
 from dpflows.privacy.accounting import calibrate_noise, calibrate_steps
-from dpflows.privacy.events import Event, check_positive
+from dpflows.privacy.events import Event, check_positive, event_from_dict
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy
 from dpflows.training.batches import Batches, make_batches
@@ -38,6 +37,7 @@ from dpflows.training.checkpoints import Checkpoints
 from dpflows.training.dp_sgd import (
     Callbacks,
     Loop,
+    Optimizer,
     PlainGradient,
     PrivateGradient,
     Training,
@@ -52,12 +52,31 @@ from dpflows.training.ghost_clipping import (
     choose_clipper,
     take_apart,
 )
-from dpflows.training.natural_gradient import Natural
-from dpflows.training.optimizers import Descent, NaturalGradient, Optimizer, name_of, optimizer_from
+from dpflows.training.natural_gradient import Natural, NaturalGradient
 from dpflows.training.progress_checks import Checks, plan_checks
 
 Model = TypeVar("Model")
 T = TypeVar("T")
+
+
+#: The names of all of them.
+OPTIMIZERS = ("adam", "sgd", "natural")
+
+
+def name_of(optimizer: str | Descent) -> str:
+    """The name of an optimizer, given by name or as an object."""
+    return optimizer if isinstance(optimizer, str) else optimizer.name
+
+
+def optimizer_from(description: dict[str, Any]) -> Descent:
+    """Read back the result of ``dataclasses.asdict``.
+
+    Example:
+        >>> optimizer_from({"name": "natural"}) == NaturalGradient()
+        True
+    """
+    is_natural = description.get("name") == NaturalGradient.name
+    return (NaturalGradient if is_natural else Optimizer)(**description)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,38 +107,12 @@ class Settings:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class TrainModel(Stage):
+class TrainModel(TrainingStage):
     """Train the model by noisy steps on batches of the rows, within the budget.
-
-    Attributes:
-        rows: Public number of rows.
-        columns: Number of columns.
-        architecture: The shape of the model.
-        batches: The batch sampling.
-        steps: Number of steps.
-        noise_multiplier: The noise of a step over its clipping norm; zero without privacy.
-        clipping: The clipping rule, for first-order methods.
-        optimizer: The optimizer of noisy gradients.
-        checks: The progress checks of natural-gradient training.
 
     Guarantee:
         ``events`` is exactly what the steps and the checks release.
     """
-
-    rows: int
-    columns: int
-    architecture: Shape
-    batches: Batches
-    steps: int
-    noise_multiplier: float
-    clipping: Clipping
-    optimizer: Descent
-    checks: Checks | None = None
-
-    @property
-    def is_private(self) -> bool:
-        """Whether steps are noisy."""
-        return self.noise_multiplier > 0
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -255,6 +248,62 @@ def plan_training(
     )
 
 
+def make_plan(
+    budget: Budget,
+    *,
+    rows: int,
+    columns: int,
+    settings: Settings | None = None,
+    before: Sequence[Stage] = (),
+    after: Sequence[Stage] = (),
+    train: bool = True,
+) -> Plan:
+    """A plan that trains a model with the budget left by the stages before.
+
+    Args:
+        budget: The total budget.
+        rows: Public number of rows.
+        columns: Number of columns.
+        settings: The training settings that the caller fixed.
+        before: Stages before training, inside the same budget.
+        after: Stages after training, which release nothing.
+        train: Whether to train at all; ``before`` may spend everything.
+    """
+    settings = settings or Settings()
+    planned = Plan(budget, settings.accountant, rows, columns, tuple(before))
+    training = plan_training(
+        budget,
+        rows=rows,
+        columns=columns,
+        settings=settings,
+        before=planned.events,
+        train=train,
+    )
+    return dataclasses.replace(planned, stages=(*before, training, *after))
+
+
+def read_plan(description: dict[str, Any], budget: Budget) -> Plan:
+    """Read back what ``Plan.to_dict`` wrote; stages before training are only recorded."""
+    rows, columns = int(description["rows"]), int(description["columns"])
+    is_trained = "steps" in description
+    released = description["before" if is_trained else "releases"]
+    events = tuple(event_from_dict(event) for event in released)
+    stages: list[Stage] = [Recorded(events)] if events else []
+    if is_trained:
+        stages.append(TrainModel.from_dict(description, rows=rows, columns=columns))
+    return Plan(
+        budget=budget,
+        accountant=str(description["accountant"]),
+        rows=rows,
+        columns=columns,
+        stages=tuple(stages),
+        details={} if is_trained else dict(description["details"]),
+        cost=(0.0, 0.0)
+        if is_trained
+        else (float(description["seconds"]), float(description["megabytes"])),
+    )
+
+
 def _checks(budget: Budget, settings: Settings, optimizer: Descent, rows: int) -> Checks | None:
     """The progress checks of an optimizer that has any."""
     count = optimizer.checks if isinstance(optimizer, NaturalGradient) else 0
@@ -329,7 +378,7 @@ def negative_log_likelihood(model: Any, row: Float[Array, " columns"]) -> Float[
 def fit_model(
     model: Model,
     rows: Float[np.ndarray, "rows columns"],
-    plan: TrainModel,
+    plan: TrainingStage,
     *,
     entropy: Entropy,
     callbacks: Callbacks | None = None,
@@ -349,7 +398,6 @@ def fit_model(
     """
     if plan.steps == 0:
         return model
-    keep_compiled_programs()
     parameters, blueprint = take_apart(model)
     loop = _training(plan, blueprint, parameters, known_to_taps)
     dtype = jnp.result_type(float)
@@ -366,7 +414,7 @@ def fit_model(
 
 
 def _training(
-    plan: TrainModel, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
+    plan: TrainingStage, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
 ) -> Training:
     """The run of the plan."""
     how = plan.optimizer
@@ -377,7 +425,7 @@ def _training(
 
 
 def _gradient(
-    plan: TrainModel, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
+    plan: TrainingStage, blueprint: Blueprint, parameters: Parameters, known_to_taps: bool
 ) -> PlainGradient | PrivateGradient:
     loss = negative_log_likelihood
     if not plan.is_private:

@@ -33,11 +33,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Float64, Int
 
-from dpflows.errors import TrainingError
+from dpflows.errors import InputError, TrainingError
 from dpflows.privacy.randomness import Entropy, RoundedGaussian, Stream, decided_within, lattice
 from dpflows.training.batches import Batches
 from dpflows.training.ghost_clipping import Blueprint, Clipper, DenseParameters, Loss, Parameters
-from dpflows.training.optimizers import Optimizer
 
 
 @final
@@ -256,6 +255,43 @@ class Training(abc.ABC):
 
     def _progress(self, step: int, began: float) -> Progress:
         return Progress(step, self.steps, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """DP-SGD or DP-Adam with a public schedule.
+
+    ``averaging`` is the decay of an exponential average of the parameters, released
+    in their place; ``None`` releases the last ones.
+
+    Example:
+        >>> Optimizer(name="sgd", learning_rate=0.1).transformation(steps=10) is not None
+        True
+    """
+
+    name: str = "adam"
+    learning_rate: float = 5e-3
+    schedule: str = "cosine"
+    averaging: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ("adam", "sgd"):
+            raise InputError(f"optimizer must be 'adam' or 'sgd', got {self.name!r}")
+        if self.schedule not in ("cosine", "constant"):
+            raise InputError(f"schedule must be 'cosine' or 'constant', got {self.schedule!r}")
+        if not self.learning_rate > 0:
+            raise InputError(f"learning_rate must be positive, got {self.learning_rate}")
+        if self.averaging is not None and not 0 <= self.averaging < 1:
+            raise InputError(f"averaging must be in [0, 1) or None, got {self.averaging}")
+
+    def transformation(self, *, steps: int) -> optax.GradientTransformation:
+        """The Optax update rule for a run of ``steps`` steps."""
+        rate: float | optax.Schedule = self.learning_rate
+        if self.schedule == "cosine":
+            rate = optax.cosine_decay_schedule(self.learning_rate, max(steps, 1))
+        if self.name == "adam":
+            return optax.adam(rate, b1=0.9, b2=0.999)
+        return optax.sgd(rate)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from dpflows.training.batches import on_all_cores
 from dpflows.training.fisher_blocks import Block, Diagonal, Exact, Kronecker, Parts
 from dpflows.training.ghost_clipping import Blueprint, DenseParameters, MaskGroups, Parameters, Tap
-from dpflows.training.optimizers import NaturalGradient
 
 #: Rows whose gradients are held at once: what one core works on.
 PIECE = 512
@@ -37,6 +36,8 @@ _ROW_AXES = Tap(-2, -2, -1)  # type: ignore[arg-type]
 MOST_EXACT = 512
 #: How many times the damping is raised where single precision finds no Cholesky factor.
 _RETRIES = 4
+#: How the Fisher information is approximated.
+METRICS = ("block", "kronecker", "full", "diagonal", "identity")
 #: Metrics that look at all weights at once.
 _WHOLE = ("full", "diagonal", "identity")
 
@@ -276,7 +277,7 @@ class Metric(NamedTuple):
 
 
 def estimate_metric(
-    frame: Frame, parameters: Parameters, key: Array, settings: NaturalGradient, damping: float
+    frame: Frame, parameters: Parameters, key: Array, damping: float, *, samples: int, kind: str
 ) -> Metric:
     """The metric of the model with these parameters.
 
@@ -284,20 +285,21 @@ def estimate_metric(
         frame: The model's structure.
         parameters: Released parameters.
         key: Random key of the samples.
-        settings: Number of samples, and the kind of blocks.
         damping: Added to second moments before their root is taken.
+        samples: Number of samples.
+        kind: How the information is approximated, one of ``METRICS``.
     """
-    keys = jax.random.split(jax.random.wrap_key_data(key), _pieces(settings.samples))
+    keys = jax.random.split(jax.random.wrap_key_data(key), _pieces(samples))
     drawn = on_all_cores(lambda key: _sampled(frame, parameters, key), list(keys))
-    samples = jnp.concatenate(drawn)
-    pieces = gradients(frame, parameters, samples, settings.metric)
+    found = jnp.concatenate(drawn)
+    pieces = gradients(frame, parameters, found, kind)
     whole = jax.tree.map(lambda *x: jnp.concatenate(x, axis=-2), *(piece.parts for piece in pieces))
-    layouts = frame.layouts(parameters, settings.metric)
+    layouts = frame.layouts(parameters, kind)
     blocks = [
-        _estimated(kind_of(layout, settings.metric), found, damping)
-        for layout, found in zip(layouts, whole, strict=True)
+        _estimated(kind_of(layout, kind), parts, damping)
+        for layout, parts in zip(layouts, whole, strict=True)
     ]
-    return Metric(blocks, samples, pieces)
+    return Metric(blocks, found, pieces)
 
 
 def kind_of(layout: Layout, metric: str) -> Callable[[list[Parts], float], Block]:

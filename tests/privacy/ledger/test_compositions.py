@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dpflows.errors import BudgetError, InputError
-from dpflows.pipeline.plan import make_plan
+from dpflows.pipeline.training import make_plan
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import (
     ApproximateEvent,
