@@ -10,7 +10,7 @@ from flowjax.distributions import Normal
 
 from dpflows.errors import InputError
 from dpflows.models import ARCHITECTURES, Architecture, gaussian
-from dpflows.models.transformers import Additive, Affine, AffineSpline, RationalQuadratic
+from dpflows.models.architectures import Additive, Affine, AffineSpline, RationalQuadratic
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpflows.models.architectures import Spline
 from dpflows.models.bijections import BoundedAffine, TriangularLinear, bounded
-from dpflows.models.transformers import Spline
 
 finite = st.floats(-1e6, 1e6, width=32)
 

@@ -148,7 +148,7 @@ BUGS: dict[str, Bug] = {
         ("tests/contracts/test_rows.py::test_one_row_changes_nothing_else",),
     ),
     "category inference": Bug(
-        "table/schema.py",
+        "table/proposals.py",
         "    if read_values:\n",
         "    columns = tuple(\n"
         "        _with_values(cells, column, text) if column.kind == 'categorical' else column\n"

@@ -7,7 +7,7 @@ import pytest
 
 from dpflows.errors import BudgetError, InputError
 from dpflows.pipeline.plan import Odometer, Recorded
-from dpflows.pipeline.training import Settings, make_plan
+from dpflows.pipeline.training import Settings, make_plan, read_plan
 from dpflows.privacy.accounting import epsilon_of
 from dpflows.privacy.events import GaussianEvent, PureEvent, Sensitivity
 from dpflows.privacy.guarantee import Budget

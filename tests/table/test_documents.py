@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from dpflows.errors import InputError
 from dpflows.table import Column, Schema, TextFormat
 from dpflows.table.columns import Constraint
-from dpflows.table.documents import MAX_BYTES
+from dpflows.table.schema import MAX_BYTES
 from table.generated import build, schemas
 
 

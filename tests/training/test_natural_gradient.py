@@ -12,7 +12,7 @@ from dpflows.errors import InputError
 from dpflows.models.architectures import Architecture
 from dpflows.models.density import Defended, wide_gaussian
 from dpflows.pipeline.defaults import natural_defaults
-from dpflows.pipeline.training import Settings, fit_model, make_plan
+from dpflows.pipeline.training import Settings, fit_model, make_plan, read_plan
 from dpflows.privacy.guarantee import Budget
 from dpflows.privacy.randomness import Entropy, RoundedGaussian
 from dpflows.training import fisher, natural_gradient
@@ -70,8 +70,8 @@ def watched(monkeypatch):
         seen.releases.append((step, sums, clip, released))
         return released
 
-    def metric(*arguments):
-        seen.metrics.append(looked(*arguments))
+    def metric(*arguments, **settings):
+        seen.metrics.append(looked(*arguments, **settings))
         return seen.metrics[-1]
 
     def compare(self, sums, noise, *, step):

@@ -11,8 +11,7 @@ from dpflows.cli.settings import AsJson
 from dpflows.errors import InputError
 
 if TYPE_CHECKING:
-    from dpflows.estimators.base import DensityEstimator
-    from dpflows.pipeline.plan import Plan
+    from dpflows.estimators.base import DensityEstimator, PreparedFit
     from dpflows.privacy.ledger import Ledger
 
 
@@ -77,11 +76,11 @@ def fit(
     settled = settings.settle_delta(delta, frame.num_rows)
     budget = {"epsilon": epsilon, "delta": settled, "neighbours": neighbours}
     flow = settings.make_estimator(estimator, declared, **budget, **given)
-    plan = flow.plan(frame.num_rows)
+    prepared = flow.prepare(frame)
     if ledger is not None:
-        _require_cost(plan.stamps)
+        _require_cost(prepared.plan.stamps)
     books = settings.open_ledger(ledger, cap_epsilon, cap_delta, neighbours)
-    _train(flow, frame, plan, kept, books)
+    _train(flow, prepared, kept, books)
     flow.save(model, overwrite=force)
     charged = settings.LedgerReport.of(books, ledger, flow.receipt_)
     _tell(flow, model, frame.num_rows, charged, by_rule=delta is None, as_json=as_json)
@@ -114,19 +113,20 @@ def _read(rows: Path, declared: Any, *, drop_extra: bool, no_header: bool) -> An
 
 
 def _train(
-    flow: "DensityEstimator", frame: Any, plan: "Plan", kept: Path | None, books: "Ledger | None"
+    flow: "DensityEstimator", prepared: "PreparedFit", kept: Path | None, books: "Ledger | None"
 ) -> None:
     """Fit with a bar that shows steps, epsilon and time left; silent away from a terminal."""
     from dpflows.pipeline.plan import Odometer
     from dpflows.training.dp_sgd import Callbacks
 
+    plan = prepared.plan
     if not is_terminal() or plan.steps == 0:
-        flow.fit(frame, checkpoint=kept, ledger=books)
+        flow.fit(prepared, checkpoint=kept, ledger=books)
         return
     spent = Odometer(plan)
     with output.progress("training", steps=plan.steps) as advance:
         watch = Callbacks(on_progress=lambda at: advance(at.step, spent(at.step)))
-        flow.fit(frame, callbacks=watch, checkpoint=kept, ledger=books)
+        flow.fit(prepared, callbacks=watch, checkpoint=kept, ledger=books)
 
 
 def is_terminal() -> bool:

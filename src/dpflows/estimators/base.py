@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast, final
 
 import numpy as np
 from flowjax.distributions import AbstractDistribution
@@ -139,6 +139,17 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
     def _stages(self, spec: TableSpec, budget: Budget, rows: int, columns: int) -> Plan:
         """The stages of ``fit``, from public numbers and the settings."""
 
+    @unchained
+    def prepare(self, X: Any) -> "PreparedFit":
+        """Resolve the declarations, read the table, and plan its fit; ``fit`` takes the result.
+
+        Nothing is charged or released. The result must not be published: it holds the rows.
+        """
+        warn_of_transformers()
+        spec = self.spec()
+        table = spec.read(X)
+        return PreparedFit(self, table, self._plan(spec, table.rows, len(table.schema.columns)))
+
     def fit(
         self: Self,
         X: Any,
@@ -151,7 +162,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
         """Fit the density to the rows of ``X`` within the budget.
 
         Args:
-            X: A table in any form that ``read_table`` accepts.
+            X: A table in any form that ``read_table`` accepts, or what ``prepare`` made of one.
             y: Ignored.
             ledger: The ledger to which the plan is charged before the rows are used.
             callbacks: Progress and stop hooks of training.
@@ -178,7 +189,7 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
 
         Args:
             later: Stages that need the fitted density, as ``Work.density``.
-            X: The table.
+            X: The table, or what ``prepare`` made of it.
             ledger: Where plan and further stages are charged before the rows are used.
             checkpoint: A file that keeps the run.
             callbacks: Progress and stop hooks of training.
@@ -187,10 +198,9 @@ class DensityEstimator(DensityMixin, BaseEstimator, abc.ABC):
             What the stages made, and the payment. Where there are further stages, the model is
             a part of something else, and the caller hands out the whole.
         """
-        warn_of_transformers()
-        entropy, spec = self.entropy(), self.spec()
-        table = spec.read(X)
-        plan = self._plan(spec, table.rows, len(table.schema.columns))
+        prepared = X if isinstance(X, PreparedFit) else self.prepare(X)
+        table, plan = prepared.table, prepared.of(self)
+        entropy = self.entropy()
         journal = _journal(checkpoint, plan, ledger, table)
         events = (*plan.events, *(event for stage in later for event in stage.events))
         work = Work(table, entropy, journal, callbacks)
@@ -415,6 +425,28 @@ def _arguments(cls: type) -> str:
     if not is_ours or "    Args:\n" not in str(cls.__doc__):
         return ""
     return str(cls.__doc__).split("    Args:\n")[1].split("\n\n")[0].rstrip()
+
+
+@final
+@dataclasses.dataclass(frozen=True, repr=False)
+class PreparedFit:
+    """A table that was read, and the plan of its fit. Holds private rows.
+
+    Attributes:
+        estimator: What made the plan.
+        table: The table.
+        plan: The plan that ``fit`` will charge and run.
+    """
+
+    estimator: DensityEstimator
+    table: Table
+    plan: Plan
+
+    def of(self, estimator: DensityEstimator) -> Plan:
+        """The plan, for the estimator that made it."""
+        if estimator is not self.estimator:
+            raise InputError("this fit was prepared by another estimator: call prepare again")
+        return self.plan
 
 
 def _note(table: Table, plan: Plan, events: Sequence[Event], payment: Payment) -> None:

@@ -268,7 +268,7 @@ class ColumnByColumn(RowMap):
 
     Example:
         >>> import jax.numpy as jnp, jax.random as jr
-        >>> from dpflows.models.transformers import Affine
+        >>> from dpflows.models.architectures import Affine
         >>> made = MaskedAutoregressive(
         ...     jr.key(0), transformer=Affine().identity(), dim=3, nn_width=8, nn_depth=1
         ... )

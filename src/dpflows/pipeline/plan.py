@@ -250,6 +250,7 @@ class Plan(PrivacyPlan):
         caveats: Further statements of its certificate.
 
     Example:
+        >>> from dpflows.pipeline.training import Settings, make_plan
         >>> plan = make_plan(Budget(1.0, 1e-5), rows=1000, columns=2, settings=Settings(steps=10))
         >>> plan.steps, plan.noise_multiplier > 0
         (10, True)

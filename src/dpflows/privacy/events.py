@@ -17,6 +17,7 @@ Guarantee:
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -258,7 +259,7 @@ class SampledGaussianEvent(Event):
         """The distance of the drawn noise from true normals, over all steps."""
         return self.count * NOISE_DISTANCE
 
-    @property
+    @functools.cached_property
     def rate(self) -> float:
         """The probability that a given row is in a given batch."""
         return self.batch_size / self.rows
@@ -395,6 +396,16 @@ _KINDS: dict[str, type[Event]] = {
 def unit(event: Event) -> Event:
     """The event made once, without its purpose, which does not affect its cost."""
     return dataclasses.replace(event, count=1, purpose="")
+
+
+def total_distance(events: Sequence[Event]) -> float:
+    """The distance of the programs that made the events from the mechanisms they describe.
+
+    Example:
+        >>> total_distance([GaussianEvent(noise=1.0, sensitivity=Sensitivity.of_sum(1.0))])
+        0.0
+    """
+    return sum(event.distance for event in events)
 
 
 def tally(events: Sequence[Event]) -> dict[Event, int]:

@@ -92,7 +92,7 @@ class Column(Declaration):
         for key, value in rules.checked().items():
             object.__setattr__(self, key, value)
 
-    @property
+    @functools.cached_property
     def rules(self) -> Kind:
         """What the kind says about this column.
 
@@ -146,6 +146,14 @@ class Column(Declaration):
                 f"leave little; group them into at most {MOST_LABELS}, or drop the column"
             )
         return bins
+
+
+def check_names(names: tuple[str, ...]) -> None:
+    """Refuse names that a schema cannot have."""
+    if unnamed := sum(not name for name in names):
+        raise InputError(f"columns must have names, got {counted(unnamed, 'unnamed column')}; name")
+    if repeated := len(names) - len(set(names)):
+        raise InputError(f"names must differ, got {counted(repeated, 'repeated name')}; rename")
 
 
 def read_cells(

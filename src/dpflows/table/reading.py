@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from dpflows.errors import InputError, unchained
 from dpflows.table.bins import FinestBins, Uniforms
-from dpflows.table.columns import Column, read_cells
+from dpflows.table.columns import Column, check_names, read_cells
 from dpflows.table.kinds.base import CATEGORIES, KEYS
 from dpflows.table.raw import Source, TextFormat, counted
-from dpflows.table.schema import Schema, check_names, listed
+from dpflows.table.schema import Schema, listed
 from dpflows.table.sources import open_source
 
 __all__ = ["Form", "Table", "TextFormat", "read_file", "read_table"]

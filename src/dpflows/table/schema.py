@@ -1,214 +1,64 @@
-"""What a table means, from public declarations alone; and proposals for such declarations.
+"""What a table means, from public declarations alone, and how it is written to schema files.
 
 Bounds and categories in a schema are public knowledge. A schema whose bounds or
 categories were read from the rows says so, and what is fitted with it is stamped.
 
-A proposal is inferred from the rows, so that one row can change it. It is meant for somebody who
-checks it; nothing is fitted with it unseen.
+A schema file is TOML or JSON. What is between the two is a plain description: dictionaries, lists
+and texts. A message about a schema file names columns and keys. It quotes no value, because the
+file may hold bounds that were read from rows, or may be the table itself.
 """
 
-import codecs
+import contextlib
 import dataclasses
-import datetime
 import functools
+import json
 import math
 import os
 import re
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from dpflows.errors import InputError, unchained
-from dpflows.table import documents
-from dpflows.table.columns import Column, Constraint, read_cells
-from dpflows.table.documents import MAX_CONSTRAINTS
-from dpflows.table.kinds import KINDS
+from dpflows.files import write_atomically
+from dpflows.table.columns import Column, Constraint
+from dpflows.table.kinds import KINDS, Kind
 from dpflows.table.kinds.base import check_name
-from dpflows.table.kinds.numbers import numbers_in_text
+from dpflows.table.kinds.numbers import Continuous
+from dpflows.table.proposals import propose
 from dpflows.table.raw import (
-    AS_MISSING,
-    MOMENT,
-    NUMBER,
+    MAX_COLUMNS,
     PLAIN,
-    TRUTH,
-    Cells,
-    Raw,
-    Source,
     TextFormat,
     check_width,
-    counted,
     default_names,
-    is_missing,
-    sorted_cells,
 )
-from dpflows.table.sources import (
-    TEXT_ENDINGS,
-    check_file,
-    decoded,
-    ending_of,
-    file_errors,
-    grammar,
-    load,
-    open_source,
-)
-
-#: A comma comes last: beside another delimiter it is more likely a decimal comma.
-_BY_LIKELIHOOD = ";\t|,"
-
-
-@unchained
-def propose(frame: Any, *, read_values: bool = False) -> tuple[tuple[Column, ...], TextFormat]:
-    """What ``Schema.from_frame`` documents: the columns, and how text seems to be written."""
-    source, text = _opened(frame)
-    check_names(source.names)
-    pairs = list(zip(source.names, source.cells, strict=True))
-    columns = tuple(_proposed(name, cells, source.is_text, text) for name, cells in pairs)
-    if read_values:
-        columns = tuple(
-            _with_values(cells, column, text)
-            for cells, column in zip(source.cells, columns, strict=True)
-        )
-    return columns, text
-
-
-def _opened(frame: Any) -> tuple[Source, TextFormat]:
-    """The table, and how its text seems to be written."""
-    is_path = isinstance(frame, str | os.PathLike)
-    if not is_path or ending_of(Path(frame)) not in TEXT_ENDINGS:
-        return open_source(frame, None, None, TextFormat()), TextFormat()
-    path = Path(frame)
-    with file_errors(path):
-        check_file(path)
-        content = load(path, TextFormat(unreadable=AS_MISSING))
-    text = _guessed(content, path)
-    source = open_source(path, None, None, text)
-    if b'"' in content or text.delimiter is not None:
-        # elsewhere no cell can hold a comma
-        text = dataclasses.replace(text, decimal=_decimal(source.cells, text))
-    return source, text
-
-
-def _guessed(content: bytes, path: Path) -> TextFormat:
-    """The encoding, the delimiter, and whether cells hold line ends, as the file looks."""
-    text = TextFormat(encoding=_encoding(content))
-    content = decoded(content, text)[0].lstrip(b" \r\n")
-    first = content.partition(b"\n")[0].decode("utf-8", errors="replace")
-    bare = re.sub(r'"[^"]*"', "", first)
-    delimiter = max(_BY_LIKELIHOOD, key=bare.count) if bare else ","
-    if delimiter != text.delimiter_of(path):
-        text = dataclasses.replace(text, delimiter=delimiter)
-    return dataclasses.replace(text, multiline=_is_multiline(content, text, delimiter))
-
-
-def _encoding(content: bytes) -> str:
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    return next(name for name in ("utf-8", "cp1252", "latin-1") if _decodes(content, name))
-
-
-def _decodes(content: bytes, encoding: str) -> bool:
-    try:
-        content.decode(encoding)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _is_multiline(content: bytes, text: TextFormat, delimiter: str) -> bool:
-    """Whether quotes are balanced over the file, but not on every line."""
-    if b'"' not in content:
-        return False
-    lines, whole = (
-        re.compile(b"(?:" + grammar(dataclasses.replace(text, multiline=m), delimiter) + b")*+")
-        for m in (False, True)
-    )
-    content = content.rstrip(b"\r\n") + b"\n"
-    return not lines.fullmatch(content) and bool(whole.fullmatch(content))
-
-
-def _decimal(columns: list[Raw], text: TextFormat) -> str:
-    """A comma where numbers are written with commas and none with a point."""
-    comma = dataclasses.replace(text, decimal=",")
-    with_points, with_commas = False, False
-    for cells in columns:
-        if not _are_numbers(cells, text):
-            with_commas |= _are_numbers(cells, comma)
-        elif pc.any(pc.match_substring(cells, ".")).as_py():
-            with_points = True
-    return "," if with_commas and not with_points else text.decimal
-
-
-def _are_numbers(cells: Raw, text: TextFormat) -> bool:
-    return not numbers_in_text(cells, text)[1].any()
-
-
-def check_names(names: tuple[str, ...]) -> None:
-    """Refuse names that a schema cannot have."""
-    if unnamed := sum(not name for name in names):
-        raise InputError(f"columns must have names, got {counted(unnamed, 'unnamed column')}; name")
-    if repeated := len(names) - len(set(names)):
-        raise InputError(f"names must differ, got {counted(repeated, 'repeated name')}; rename")
-
-
-def _proposed(name: str, cells: Raw, is_text: bool, text: TextFormat) -> Column:
-    """The column as the first kind declares it that all cells fit, narrow kinds first."""
-    dtype = None if is_text else _type_of(cells)
-    for kind in sorted(KINDS.values(), key=lambda one: one.precedence):
-        if dtype is None:
-            found = kind.proposed_by_text(cells, text)
-        else:
-            found = kind.proposed_by_type(dtype)
-        if found is not None:
-            return Column(name, kind.name, **found)
-    raise InputError(f"column {name!r} is of no kind that is known; convert it")
-
-
-def _type_of(cells: Raw) -> pa.DataType:
-    """The Arrow type that says what a column holds; that of text where cells differ."""
-    if isinstance(cells, pa.ChunkedArray):
-        return cells.type
-    if cells.dtype != object:
-        moments = pa.date32() if cells.dtype == "datetime64[D]" else pa.timestamp("us")
-        return {"M": moments}.get(cells.dtype.kind) or _ARROW_TYPES.get(
-            cells.dtype.kind, pa.string()
-        )
-    sorts = {part.sort for part in sorted_cells(cells) if not _is_empty(part)}
-    if len(sorts) > 1:
-        return pa.string()
-    have_times = any(isinstance(value, datetime.datetime) for value in cells)
-    moments = pa.timestamp("us") if have_times else pa.date32()
-    types = {NUMBER: pa.float64(), TRUTH: pa.bool_(), MOMENT: moments}
-    return types.get(sorts.pop(), pa.string()) if sorts else pa.null()
-
-
-#: What the types of numpy, by their letters, are for Arrow; the rest is text.
-_ARROW_TYPES = {"f": pa.float64(), "i": pa.int64(), "u": pa.int64(), "b": pa.bool_()}
-
-
-def _is_empty(part: Cells) -> bool:
-    return part.sort == NUMBER and bool(np.isnan(part.values).all())
-
-
-def _with_values(cells: Raw, column: Column, text: TextFormat) -> Column:
-    nullable = dataclasses.replace(column, nullable=True)
-    values = read_cells(cells, nullable, "a column", text)
-    missing = is_missing(values)
-    present = values[~missing]
-    domain = column.rules.domain(present) if len(present) else {}
-    try:
-        return dataclasses.replace(column, nullable=bool(missing.any()), **domain)
-    except InputError:
-        # constant or too wide: left undeclared, which fails closed later
-        return dataclasses.replace(column, nullable=bool(missing.any()))
-
 
 #: The most names that one message lists.
 MAX_NAMES_SHOWN = 8
+MAX_BYTES = 2**23
+MAX_CONSTRAINTS = 100
+KNOWN_TOP_KEYS = ("columns", "values_read", "target", "constraints", "text")
+
+Choice = TypeVar("Choice")
+#: A schema as plain JSON; ``columns`` is a list, so that their order is kept.
+Description = dict[str, Any]
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "kind": ((str,), "text"),
+    "nullable": ((bool,), "true or false"),
+    "unit": ((str,), "text"),
+    "categories": ((list,), "a list of labels"),
+    "spikes": ((list,), "a list of values"),
+    "other": ((str,), "text"),
+}
+KNOWN_KEYS = ("kind", "min", "max", "nullable", "unit", "categories", "spikes", "other")
+
+_ADVICE = "declare from public knowledge"
 
 
 @final
@@ -332,7 +182,7 @@ class Schema:
     @unchained
     def from_dict(cls, description: Any) -> "Schema":
         """Read back ``to_dict``, or a parsed schema file; the content may be hostile."""
-        return cls(**documents.parse(description))
+        return cls(**_parsed(description))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Schema":
@@ -341,7 +191,7 @@ class Schema:
         Guarantee:
             Messages name columns and keys, and quote no value.
         """
-        return cls.from_dict(documents.read(path))
+        return cls.from_dict(_read_document(path))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.toml`` or ``.json`` file, whole or not at all.
@@ -354,7 +204,7 @@ class Schema:
             >>> Schema.read(path) == schema
             True
         """
-        documents.write({".toml": self.to_toml, ".json": self.to_json}, path)
+        _write_document({".toml": self.to_toml, ".json": self.to_json}, path)
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as plain JSON; columns are a list, so that their order is kept.
@@ -368,18 +218,18 @@ class Schema:
             "constraints": [constraint.text for constraint in self.constraints],
             "text": self.text.to_dict(),
         }
-        columns = [documents.describe(column) for column in self.columns]
+        columns = [_described(column) for column in self.columns]
         description = {"columns": columns, "values_read": self.values_read}
         return description | {key: value for key, value in parts.items() if value}
 
     def to_json(self) -> str:
         """The schema as the text of a JSON file."""
-        return documents.to_json(self.to_dict())
+        return _as_json(self.to_dict())
 
     def to_toml(self) -> str:
         """The schema as the text of a TOML file, with a gap for what is undeclared."""
         gaps = {column.name: column.rules.lacks for column in self.columns}
-        return documents.to_toml(self.to_dict(), gaps, is_proposed=self.is_proposed)
+        return _as_toml(self.to_dict(), gaps, is_proposed=self.is_proposed)
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -486,3 +336,270 @@ def listed(names: tuple[str, ...] | list[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:MAX_NAMES_SHOWN])
     more = len(names) - MAX_NAMES_SHOWN
     return shown if more <= 0 else f"{shown} and {more} more"
+
+
+@unchained
+def _read_document(path: str | os.PathLike[str]) -> Any:
+    """The description in a schema file, by its ending; its content may be anything."""
+    loads = _by_ending(path, {".toml": _loads_toml, ".json": _loads_json})
+    return loads(_read_text(Path(path)))
+
+
+def _write_document(writers: Mapping[str, Callable[[], str]], path: str | os.PathLike[str]) -> None:
+    """Write a schema file, whole or not at all; its ending says who writes the text."""
+    content = _by_ending(path, writers)().encode("utf-8")
+    if len(content) > MAX_BYTES:
+        raise InputError(f"schema is too large: a schema file holds at most {MAX_BYTES} bytes")
+    with write_atomically(path) as file:
+        file.write(content)
+
+
+@unchained
+def _parsed(description: Any) -> dict[str, Any]:
+    """The fields of a schema that is described; columns are a mapping or a list."""
+    if not isinstance(description, dict):
+        raise InputError("schema must be a table with a part named columns")
+    _check_keys("schema", description, KNOWN_TOP_KEYS)
+    columns = description.get("columns")
+    entries = _entries(columns)
+    if not 1 <= len(entries) <= MAX_COLUMNS:
+        raise InputError(f"schema must declare 1 to {MAX_COLUMNS} columns under [columns.NAME]")
+    values_read = description.get("values_read", False)
+    if not isinstance(values_read, bool):
+        raise InputError("values_read must be true or false")
+    return {
+        "columns": tuple(_column(name, entry) for name, entry in entries),
+        "values_read": values_read,
+        "target": _target(description.get("target")),
+        "constraints": _constraints(description.get("constraints", [])),
+        "text": TextFormat.from_dict(description.get("text", {})),
+    }
+
+
+def _target(name: Any) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise InputError("target must be the name of a column")
+    return name
+
+
+def _constraints(texts: Any) -> tuple[Constraint, ...]:
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InputError('constraints must be a list of rules such as "start <= end"')
+    if len(texts) > MAX_CONSTRAINTS:
+        raise InputError(f"constraints must be at most {MAX_CONSTRAINTS} rules")
+    return tuple(Constraint(text) for text in texts)
+
+
+def _described(column: Column) -> Description:
+    """A column as plain JSON, without what is left at its default."""
+    bound = column.rules.describe_bound
+    parts = {
+        "name": column.name,
+        "kind": column.kind,
+        "min": None if column.min is None else bound(column.min),
+        "max": None if column.max is None else bound(column.max),
+        "nullable": column.nullable or None,
+        "unit": column.unit or None,
+        "categories": None if column.categories is None else list(column.categories),
+        "spikes": None if column.spikes is None else [bound(value) for value in column.spikes],
+        "other": column.other,
+    }
+    return {key: value for key, value in parts.items() if value is not None}
+
+
+def _as_json(description: Description) -> str:
+    """A description as the text of a JSON file."""
+    document: dict[str, Any] = {"values_read": True} if description["values_read"] else {}
+    document |= _beside(description) | _text(description)
+    document["columns"] = dict(map(_named, description["columns"]))
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _as_toml(
+    description: Description, gaps: Mapping[str, tuple[str, ...]], *, is_proposed: bool = False
+) -> str:
+    """A description as the text of a TOML file.
+
+    Args:
+        description: The schema.
+        gaps: By column, the keys that are still to be declared.
+        is_proposed: Whether nobody has looked at it yet, which a comment then asks for.
+
+    Example:
+        >>> dose = {"name": "dose", "kind": "continuous"}
+        >>> print(_as_toml({"columns": [dose], "values_read": False}, {"dose": ("min", "max")}))
+        [columns.dose]
+        kind = "continuous"
+        # min =    declare from public knowledge
+        # max =    declare from public knowledge
+    """
+    parts = [_PROPOSED] if is_proposed else []
+    parts += [_VALUES_READ] if description["values_read"] else []
+    parts += [f"{key} = {_toml_value(value)}\n" for key, value in _beside(description).items()]
+    parts += [_text_section(text, is_proposed) for text in _text(description).values()]
+    named = map(_named, description["columns"])
+    return "\n".join(parts + [_section(name, entry, gaps.get(name, ())) for name, entry in named])
+
+
+def _beside(description: Description) -> Description:
+    return {key: description[key] for key in ("target", "constraints") if key in description}
+
+
+def _text(description: Description) -> Description:
+    return {"text": description["text"]} if "text" in description else {}
+
+
+def _named(entry: Description) -> tuple[str, Description]:
+    return entry["name"], {key: value for key, value in entry.items() if key != "name"}
+
+
+_VALUES_READ = (
+    "# bounds or categories below were read from the rows: not public\nvalues_read = true\n"
+)
+_PROPOSED = (
+    "# proposed: kinds were told from the table, and one row can change them; check every line\n"
+)
+_TEXT_PROPOSED = "# read off the rows of the file: check every line\n"
+
+
+def _text_section(text: Description, is_proposed: bool) -> str:
+    lines = [f"{key} = {_toml_value(value)}\n" for key, value in text.items()]
+    return (_TEXT_PROPOSED if is_proposed else "") + "[text]\n" + "".join(lines)
+
+
+def _section(name: str, entry: Description, gaps: tuple[str, ...]) -> str:
+    lines = [f"[columns.{_toml_key(name)}]"]
+    lines += [f"{key} = {_toml_value(value)}" for key, value in entry.items()]
+    lines += [f"# {key} =    {_ADVICE}" for key in gaps]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_string(name)
+
+
+def _toml_string(text: str) -> str:
+    # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, str):
+        return _toml_string(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    return json.dumps(value)
+
+
+def _column(name: Any, entry: Any) -> Column:
+    check_name(name)
+    if not isinstance(entry, dict):
+        raise InputError(f"column {name!r}: must be a table of keys: {', '.join(KNOWN_KEYS)}")
+    _check_keys(f"column {name!r}", entry, KNOWN_KEYS)
+    if "kind" not in entry:
+        raise InputError(f"column {name!r}: kind is missing; declare what the column holds")
+    declared = entry["kind"]
+    # Column refuses a kind that is not known
+    kind = KINDS.get(declared if isinstance(declared, str) else "", Continuous)
+    return Column(name, **{key: _part(name, key, entry[key], kind) for key in entry})
+
+
+def _part(name: str, key: str, value: Any, kind: type[Kind]) -> Any:
+    if key in ("min", "max"):
+        return _bound(name, key, value, kind, kind.bound_form)
+    types, expected = _TYPES[key]
+    if not _is_one_of(value, types):
+        raise InputError(f"column {name!r}: {key} must be {expected}")
+    if key == "spikes":
+        return tuple(_bound(name, key, spike, kind, kind.spikes_form) for spike in value)
+    return _labels(name, value) if key == "categories" else value
+
+
+def _bound(name: str, key: str, value: Any, kind: type[Kind], form: str) -> Any:
+    number = kind.read_bound(value)
+    if number is None:
+        raise InputError(f"column {name!r}: {key} must be {form}")
+    return number
+
+
+def _is_one_of(value: Any, types: tuple[type, ...]) -> bool:
+    # a boolean is an integer to Python, but not to a reader
+    return isinstance(value, types) and (not isinstance(value, bool) or bool in types)
+
+
+def _labels(name: str, labels: Any) -> tuple[str, ...]:
+    if not all(isinstance(label, str) for label in labels):
+        raise InputError(f"column {name!r}: categories must be labels of text")
+    return tuple(labels)
+
+
+def _check_keys(owner: str, entry: dict[Any, Any], known: tuple[str, ...]) -> None:
+    for key in entry:
+        if key not in known:
+            # a key that does not look like a word may be a value in the wrong place
+            is_word = isinstance(key, str) and re.fullmatch(r"[A-Za-z_-]{1,30}", key)
+            shown = f"unknown key {key!r}" if is_word else "unknown key"
+            raise InputError(f"{owner}: {shown}; known keys are {', '.join(known)}")
+
+
+def _entries(columns: Any) -> list[tuple[Any, Any]]:
+    if isinstance(columns, dict):
+        return list(columns.items())
+    if not isinstance(columns, list) or not all(isinstance(entry, dict) for entry in columns):
+        raise InputError("schema must have a part named columns, as in [columns.age]")
+    return [
+        (entry.get("name"), {key: value for key, value in entry.items() if key != "name"})
+        for entry in columns
+    ]
+
+
+def _by_ending(path: str | os.PathLike[str], choices: Mapping[str, Choice]) -> Choice:
+    ending = Path(path).suffix.lower()
+    if ending not in choices:
+        raise InputError(f"schema file must end in .toml or .json, got {str(path)!r}; rename it")
+    return choices[ending]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            reason = "no such file" if not path.exists() else "not a regular file"
+            raise InputError(f"cannot read schema {str(path)!r}: {reason}; check the path")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read schema {str(path)!r}; check the path") from None
+    if len(content) > MAX_BYTES:
+        raise InputError(f"schema file must hold at most {MAX_BYTES} bytes; is it the table?")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError("schema file must be UTF-8 text; save it as such") from None
+
+
+def _loads_toml(text: str) -> Any:
+    with _syntax("TOML"):
+        return tomllib.loads(text)
+
+
+def _loads_json(text: str) -> Any:
+    with _syntax("JSON"):
+        return json.loads(text, object_pairs_hook=_without_repeats)
+
+
+@contextlib.contextmanager
+def _syntax(language: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        found = re.search(r"line (\d+),? column", str(error))
+        where = f" at line {found[1]}" if found else ""
+        raise InputError(f"schema file is not valid {language}{where}; correct it") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key appears twice")
+    return dict(pairs)

@@ -101,11 +101,12 @@ def test_what_else_is_bought_does_not_prolong_the_search(beside, monkeypatch):
     """A fixed cost flattens the curve where the noise is ample, and secants mislead there."""
     budget, asked = Budget(1.0, 1e-6), []
 
-    def priced(events, **how):
-        asked.append(how["accountant"])
-        return epsilon_of(events, **how)
+    def priced(events, neighbours, accountant):
+        asked.append(accountant)
+        return profile_of(events, neighbours, accountant)
 
-    monkeypatch.setattr(registry, "epsilon_of", priced)
+    profile_of = registry.profile_of
+    monkeypatch.setattr(registry, "profile_of", priced)
 
     def events(noise):
         fixed = GaussianEvent(noise=beside, sensitivity=UNIT)

@@ -33,6 +33,7 @@ from dpflows.privacy.events import (
     Sampling,
     Sensitivity,
     check_choice,
+    total_distance,
 )
 from dpflows.privacy.guarantee import Budget, Guarantee, Kind, check_delta
 
@@ -99,7 +100,7 @@ def delta_of(
 def profile_of(events: Sequence[Event], neighbours: Neighbours, accountant: str) -> Profile:
     """The privacy profile of all ``events``, including the distance of program from mechanism."""
     ideal = choose(accountant).profile(events, neighbours)
-    distance = sum(event.distance for event in events)
+    distance = total_distance(events)
     return Approximated(ideal, distance) if distance else ideal
 
 
@@ -141,7 +142,8 @@ def guarantee_for(
 
 def choose(accountant: str) -> Accountant:
     """The accountant of that name."""
-    check_choice("accountant", accountant, tuple(ACCOUNTANTS))
+    if accountant not in ACCOUNTANTS:
+        check_choice("accountant", accountant, tuple(ACCOUNTANTS))
     return ACCOUNTANTS[accountant]
 
 
@@ -449,9 +451,7 @@ def _priced(at: float, events: Sequence[Event], budget: Budget, accountant: str)
 @functools.lru_cache(maxsize=1024)
 def _remembered_cost(events: tuple[Event, ...], budget: Budget, accountant: str) -> float:
     """What events cost; equal plans are calibrated once in a process."""
-    return epsilon_of(
-        events, delta=budget.delta, neighbours=budget.neighbours, accountant=accountant
-    )
+    return profile_of(events, budget.neighbours, accountant).epsilon(budget.delta)
 
 
 def _bracket(

@@ -307,3 +307,34 @@ def words_of(cells: pa.ChunkedArray, text: TextFormat) -> tuple[list[str], np.nd
     coded = bare.dictionary_encode()
     places = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return coded.dictionary.to_pylist(), places
+
+
+#: The class of every kind, by its name in schema files; ``register`` adds to it.
+KINDS: dict[str, type[Kind]] = {}
+
+
+def register(kind: type[Kind]) -> type[Kind]:
+    """Add a kind under its own name; a decorator for classes outside the package.
+
+    Example:
+        >>> from dpflows.table.kinds import Date
+        >>> register(Date)
+        Traceback (most recent call last):
+        dpflows.errors.InputError: there is a kind of the name 'date' already; choose another
+    """
+    if kind.name in KINDS:
+        raise InputError(f"there is a kind of the name {kind.name!r} already; choose another")
+    KINDS[kind.name] = kind
+    return kind
+
+
+def kind_of(name: object) -> type[Kind]:
+    """The class of a kind.
+
+    Example:
+        >>> kind_of("date").is_whole
+        True
+    """
+    if not isinstance(name, str) or name not in KINDS:
+        raise InputError(f"kind must be one of {', '.join(KINDS)}")
+    return KINDS[name]
